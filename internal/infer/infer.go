@@ -28,7 +28,7 @@ var (
 
 // Request asks for a continuation of Tokens. The engine does not change it and keeps it until the last event.
 type Request struct {
-	ID     string // unique among live requests; chosen by the caller
+	ID     string // names the request in what listeners hear; chosen by the caller
 	Tokens []int32
 	Salt   string // prefix-cache partition; "" shares with all
 
@@ -68,7 +68,8 @@ type Usage struct {
 	Timing           Timing
 }
 
-// Cached counts prompt tokens that were not computed, by the tier that held them when the request was admitted.
+// Cached counts prompt tokens that were not computed, by the tier that held them when the request was admitted. What
+// a failed load was to bring is computed and not counted here.
 type Cached struct{ Device, Host int }
 
 // Total is the sum over tiers.
@@ -141,6 +142,12 @@ type Stats struct {
 	Requests, Aborted, Retracted                  uint64
 	Steps                                         uint64
 	InvariantChecks                               uint64 // times the invariants were checked and held
+}
+
+// Checker is a power that a Control may have besides.
+type Checker interface {
+	// Check walks the engine's whole state between two steps and names the first invariant that does not hold.
+	Check(ctx context.Context) error
 }
 
 // Control is what an operator may ask of an engine.
