@@ -1,5 +1,8 @@
 // Package workload says what to send and when: prompts, lengths and arrivals, from a seed or a data set. It sends
-// nothing and knows no clock.
+// nothing and knows no clock. For a given seed the sampled lengths, ids, texts and arrivals are those of the
+// reference client, number for number.
+//
+// Start at Item. Sampler draws the reference's data sets; PrefixSet makes exact prompts with a shared part.
 package workload
 
 import "time"
@@ -21,4 +24,14 @@ type Item struct {
 type Message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
+}
+
+// Tokenizer is what data sets need of a tokenizer. Encode adds the special tokens that the model's own tokenizer adds
+// to a plain text (a leading BOS where there is one). Both must be safe for concurrent use.
+type Tokenizer interface {
+	Encode(text string) []int32
+	Decode(ids []int32) string
+	VocabSize() int          // ids of the base vocabulary, without added tokens
+	IDs() []int32            // every id of the vocabulary, added and special ones too, sorted upwards
+	SpecialTokensAdded() int // how many Encode adds to a text
 }

@@ -1,0 +1,113 @@
+package workload
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"sort"
+)
+
+// numpyRand draws as numpy's legacy global generator does after numpy.random.seed.
+type numpyRand struct{ t twister }
+
+// integer is randint(lo, hi): uniform on [lo, hi), by masking and rejecting. A range of one draws nothing.
+func (r *numpyRand) integer(lo, hi int) int {
+	span := uint32(hi - lo - 1)
+	if span == 0 {
+		return lo
+	}
+	mask := uint32(1)<<bits.Len32(span) - 1
+	for {
+		if v := r.t.word() & mask; v <= span {
+			return lo + int(v)
+		}
+	}
+}
+
+// exponential has the given mean.
+func (r *numpyRand) exponential(mean float64) float64 { return -math.Log(1-r.t.float()) * mean }
+
+// lens draws n lengths between full*ratio (at least 1) and full, both included; full <= 0 gives zeros and draws
+// nothing.
+func (r *numpyRand) lens(full int, ratio float64, n int) []int {
+	out := make([]int, n)
+	if full <= 0 {
+		return out
+	}
+	lo := max(int(float64(full)*ratio), 1)
+	for i := range out {
+		out[i] = r.integer(lo, full+1)
+	}
+	return out
+}
+
+// pythonRand draws as Python's random module does after random.seed with a whole number.
+type pythonRand struct{ t twister }
+
+func (r *pythonRand) seed(n uint64) {
+	key := []uint32{uint32(n), uint32(n >> 32)}
+	if key[1] == 0 {
+		key = key[:1]
+	}
+	r.t.seedKey(key)
+}
+
+// choices is random.choices(from, k=k): with replacement.
+func (r *pythonRand) choices(from []int32, k int) []int32 {
+	out := make([]int32, k)
+	for i := range out {
+		out[i] = from[int(r.t.float()*float64(len(from)))]
+	}
+	return out
+}
+
+// below is uniform on [0, n) from as many bits as n has, by rejection.
+func (r *pythonRand) below(n int) int {
+	k := bits.Len(uint(n))
+	for {
+		if v := int(r.t.word() >> (32 - k)); v < n {
+			return v
+		}
+	}
+}
+
+// shuffle is random.shuffle.
+func shuffle[T any](r *pythonRand, xs []T) {
+	for i := len(xs) - 1; i > 0; i-- {
+		j := r.below(i + 1)
+		xs[i], xs[j] = xs[j], xs[i]
+	}
+}
+
+// zipf draws n ranks of groups with probability proportional to 1/(rank+1)^alpha, from a generator of its own.
+func zipf(seed uint64, groups int, alpha float64, n int) []int {
+	cdf := make([]float64, groups)
+	var total float64
+	for i := range cdf {
+		cdf[i] = math.Pow(float64(i+1), -alpha)
+		total += cdf[i]
+	}
+	var acc float64
+	for i := range cdf {
+		acc += cdf[i] / total
+		cdf[i] = acc
+	}
+	for i := range cdf {
+		cdf[i] /= acc
+	}
+	rng := newPCG64(seed)
+	out := make([]int, n)
+	for i := range out {
+		u := rng.float()
+		out[i] = min(sort.Search(groups, func(k int) bool { return cdf[k] > u }), groups-1)
+	}
+	return out
+}
+
+// checkRatio refuses a spread that numpy would refuse.
+func checkRatio(name string, ratio float64) error {
+	if !(ratio >= 0 && ratio <= 1) {
+		return fmt.Errorf("%s %v is outside 0 to 1", name, ratio)
+	}
+	return nil
+}
