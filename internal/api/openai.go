@@ -153,8 +153,20 @@ type SamplingDefaults struct {
 
 // TokenizeRequest is the body of /tokenize.
 type TokenizeRequest struct {
-	Prompt Strings `json:"prompt"`
-	Text   Strings `json:"text"` // an older name
+	Prompt Texts `json:"prompt"`
+	Text   Texts `json:"text"` // an older name
+}
+
+// Texts is Strings that remembers which of the two was given.
+type Texts struct {
+	Values []string
+	List   bool
+}
+
+// UnmarshalJSON takes null, a string or a list of strings.
+func (t *Texts) UnmarshalJSON(b []byte) error {
+	t.List = b[0] == '['
+	return (*Strings)(&t.Values).UnmarshalJSON(b)
 }
 
 // DetokenizeRequest is the body of /detokenize.

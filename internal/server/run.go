@@ -1,0 +1,133 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"larder/internal/infer"
+)
+
+func itoa(i int) string { return strconv.Itoa(i) }
+
+// job is one HTTP request, validated: the sequences in the order of the answer, grouped by prompt.
+type job struct {
+	seqs   []*sequence
+	n      int  // sequences of one prompt
+	list   bool // the native answer is a list
+	stream bool
+	start  time.Time
+}
+
+// newJob lays the groups out.
+func newJob(groups [][]*sequence, list, stream bool, start time.Time) *job {
+	j := &job{list: list, stream: stream, start: start, n: len(groups[0])}
+	for _, g := range groups {
+		for _, q := range g {
+			q.index, q.start = len(j.seqs), start
+			j.seqs = append(j.seqs, q)
+		}
+	}
+	return j
+}
+
+// group is the sequences of prompt i.
+func (j *job) group(i int) []*sequence { return j.seqs[i*j.n : (i+1)*j.n] }
+
+func (j *job) prompts() int { return len(j.seqs) / j.n }
+
+// run carries the job out and returns when every sequence has ended, or with the first error. onEvent, if set, is
+// called after each event, one at a time, and once more for each sequence when it has ended.
+func (s *Server) run(ctx context.Context, b *Backend, j *job, onEvent func(*sequence) error) error {
+	if len(j.seqs) == 1 {
+		return s.runGroup(ctx, b, j.seqs, onEvent)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if onEvent != nil {
+		var mu sync.Mutex
+		unlocked := onEvent
+		onEvent = func(q *sequence) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return unlocked(q)
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range j.prompts() {
+		wg.Go(func() {
+			if err := s.runGroup(ctx, b, j.group(i), onEvent); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// runGroup runs the choices of one prompt, which are aborted together.
+func (s *Server) runGroup(parent context.Context, b *Backend, group []*sequence, onEvent func(*sequence) error) error {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	ids := make([]string, len(group))
+	for i, q := range group {
+		ids[i] = q.req.ID
+	}
+	if err := s.live.add(ids, cancel); err != nil {
+		return err
+	}
+	defer s.live.remove(ids)
+	if len(group) == 1 {
+		return s.runOne(ctx, b, group[0], onEvent)
+	}
+	var wg sync.WaitGroup
+	for _, q := range group {
+		wg.Go(func() {
+			if err := s.runOne(ctx, b, q, onEvent); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, errAborted) {
+		return err
+	}
+	return nil
+}
+
+// runOne runs a sequence to its end. A sequence that was aborted by name has ended well.
+func (s *Server) runOne(ctx context.Context, b *Backend, q *sequence, onEvent func(*sequence) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Log.Error("request panicked", "rid", q.req.ID, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	usage, err := b.Generator.Generate(ctx, &q.req, func(ev infer.Event) error {
+		now := time.Now()
+		s.metrics.token(q, len(ev.Tokens), now)
+		if err := q.take(&ev, now); err != nil || q.ended || onEvent == nil || ev.Finish != infer.NotFinished {
+			return err
+		}
+		return onEvent(q)
+	})
+	q.usage = usage
+	switch {
+	case errors.Is(err, errStopString):
+		err = nil
+	case err != nil && errors.Is(context.Cause(ctx), errAborted):
+		q.abort()
+		err = nil
+	case err == nil && !q.ended:
+		err = errors.New("the engine ended a request without a reason")
+	}
+	s.metrics.finished(q, err)
+	if err != nil || onEvent == nil {
+		return err
+	}
+	return onEvent(q)
+}
