@@ -13,6 +13,7 @@ import (
 
 // Burst is one measured burst of requests: the work that it cannot avoid and how long it took.
 type Burst struct {
+	ID      int     // the caller's own number, carried along
 	Name    string  // groups bursts that differ in noise only; LeaveOut leaves out one name at a time
 	TFLOP   float64 // computed by the model, 1e12 operations
 	GiB     float64 // loaded from a slower tier

@@ -81,15 +81,15 @@ func TestLeaveOut(t *testing.T) {
 }
 
 func TestFitRefuses(t *testing.T) {
-	same := []Burst{{"a", 1, 0, 1}, {"a", 1, 0, 1}, {"a", 1, 0, 1}}
+	same := []Burst{{Name: "a", TFLOP: 1, Seconds: 1}, {Name: "a", TFLOP: 1, Seconds: 1}, {Name: "a", TFLOP: 1, Seconds: 1}}
 	if _, err := Fit(same); !errors.Is(err, ErrTooFew) {
 		t.Errorf("same work: %v", err)
 	}
 	if _, err := Fit(nil); !errors.Is(err, ErrTooFew) {
 		t.Errorf("nothing: %v", err)
 	}
-	for _, bad := range []Burst{{"b", 1, 0, 0}, {"b", math.NaN(), 0, 1}, {"b", 1, -1, 1}, {"b", 1, 0, math.Inf(1)}} {
-		if _, err := Fit(append([]Burst{{"a", 1, 0, 1}, {"a", 2, 0, 1}}, bad)); err == nil || errors.Is(err, ErrTooFew) {
+	for _, bad := range []Burst{{TFLOP: 1}, {TFLOP: math.NaN(), Seconds: 1}, {TFLOP: 1, GiB: -1, Seconds: 1}, {TFLOP: 1, Seconds: math.Inf(1)}} {
+		if _, err := Fit(append([]Burst{{Name: "a", TFLOP: 1, Seconds: 1}, {Name: "a", TFLOP: 2, Seconds: 1}}, bad)); err == nil || errors.Is(err, ErrTooFew) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}

@@ -1,0 +1,243 @@
+package study
+
+import (
+	"fmt"
+	"slices"
+
+	"larder/internal/cost"
+	"larder/internal/device"
+	"larder/internal/record"
+	"larder/internal/stats"
+)
+
+const formula = "load a prefix of n tokens when t0 + n*b/B < n/R (b: KV bytes per token, B: load bandwidth, t0: fixed cost of a load, R: recomputed tokens a second, falling with n as attention grows)"
+
+// breakEven says from which prefix length, hit rate and batch on loading from host memory beats recomputing.
+func (r *run) breakEven() {
+	b := &r.out.BreakEven
+	b.Formula = formula
+	b.Fit = r.fit()
+	r.winningBatch(b)
+	rates, why := r.measureRates(b)
+	if why != "" {
+		none := record.Absent(why)
+		b.RecomputePerS, b.LoadBytesPerS, b.LoadFixedMS, b.NeedBytesPerS = none, none, none, none
+		b.Margin, b.PrefixTokens, b.HitRate = none, none, none
+		b.Verdict = "No break-even: " + why + "."
+		return
+	}
+	b.RecomputePerS = record.Of(rates.Recompute)
+	b.LoadBytesPerS, b.LoadFixedMS = record.Of(rates.Load), record.Of(rates.Fixed*1000)
+	b.NeedBytesPerS, b.Margin = record.Of(rates.NeedBandwidth()), record.Of(rates.Margin())
+	r.curve(b, rates)
+	n, ok := rates.MinPrefix(searchLimit(r.cfg.InputLen))
+	if !ok {
+		none := record.Absent(fmt.Sprintf("recomputing is faster at every length up to %d tokens", searchLimit(r.cfg.InputLen)))
+		b.PrefixTokens, b.HitRate = none, none
+		b.Verdict = fmt.Sprintf("Recomputing beats loading at every prefix length up to %d tokens: the link gives %s, %s would be needed.",
+			searchLimit(r.cfg.InputLen), perSecond(rates.Load), perSecond(rates.NeedBandwidth()))
+		return
+	}
+	b.PrefixTokens = record.Of(float64(n))
+	b.HitRate = record.Of(float64(n) / float64(r.cfg.InputLen))
+	if n >= r.cfg.InputLen {
+		b.HitRate = record.Absent(fmt.Sprintf("the break-even prefix is longer than the prompt of %d tokens", r.cfg.InputLen))
+	}
+	b.Verdict = fmt.Sprintf("By these rates loading from host memory beats recomputing from %s of prefix on; the link gives %.3g times the bandwidth needed.", smallest(n, r.env.Layout.BlockTokens), rates.Margin())
+}
+
+// searchLimit is the longest prefix that the break-even is searched in.
+func searchLimit(input int) int { return 8 * input }
+
+func smallest(n, block int) string {
+	if n == block {
+		return fmt.Sprintf("one block (%d tokens)", n)
+	}
+	return fmt.Sprintf("%d tokens", n)
+}
+
+func perSecond(b float64) string { return fmt.Sprintf("%.3g GB/s", b/1e9) }
+
+// measureRates takes R from the paired difference between recompute and hbm at the largest batch, and B and t0 from
+// how long requests waited for their loads at the smallest. why is not empty when that cannot be had.
+func (r *run) measureRates(b *record.BreakEven) (rates cost.Rates, why string) {
+	most, least := maxBatch(r.cfg), slices.Min(r.cfg.BatchSizes)
+	rec, hbm := r.paired(most, record.Recompute, record.HBMArm, "duration_s")
+	diff := stats.PairedDiff(rec, hbm)
+	if diff.N == 0 || diff.Mean <= 0 {
+		return rates, "recompute and hbm were not both measured, or recompute was not slower"
+	}
+	link := r.ceiling(device.CeilingHostToDev)
+	if link == 0 {
+		return rates, "the host-to-device ceiling was not measured"
+	}
+	span, from := r.loadSpan(least)
+	if from == "" {
+		return rates, "no load from host memory was measured"
+	}
+	bytes := float64(r.shared) * float64(r.env.Layout.TokenBytes())
+	rates = cost.Rates{Layout: r.env.Layout, Anchor: r.shared, Recompute: float64(r.shared) * float64(most) / diff.Mean, Load: link}
+	rates.Fixed = span - bytes/link
+	b.LoadSource = "B: the measured host-to-device ceiling; t0: " + from + ", less the prefix's bytes over B"
+	if rates.Fixed < 0 {
+		rates.Fixed, rates.Load = 0, bytes/max(span, 1e-9)
+		b.LoadSource = "B: the prefix's bytes over " + from + ", which is more than the measured ceiling; t0: 0"
+	}
+	if f := r.env.Roofline; f != nil {
+		rates.Work = func(n int) float64 { return f.PrefillFLOPs(n, 0) }
+	}
+	return rates, ""
+}
+
+// loadSpan is the mean time, in seconds, for which a request of the host arm waited for its load: by the engine's
+// clock, or else by what the host arm took longer than hbm.
+func (r *run) loadSpan(batch int) (seconds float64, from string) {
+	var spans []float64
+	for i := range r.out.Rows {
+		row := &r.out.Rows[i]
+		if v, ok := row.Split.Load.Get(); ok && row.Arm == record.HostArm && row.Batch == batch && row.Cached.Host > 0 {
+			spans = append(spans, v/1000)
+		}
+	}
+	if m, ok := stats.Mean(spans).Get(); ok {
+		return m, fmt.Sprintf("the mean wait for a load at batch %d by the engine's clock", batch)
+	}
+	host, hbm := r.paired(batch, record.HostArm, record.HBMArm, "duration_s")
+	if d := stats.PairedDiff(host, hbm); d.N > 0 {
+		return max(d.Mean/float64(batch), 0), fmt.Sprintf("what the host arm took longer than hbm at batch %d", batch)
+	}
+	return 0, ""
+}
+
+// curvePoints is how many lengths the break-even curve has.
+const curvePoints = 24
+
+// curve fills the break-even curve, and the two points that were measured.
+func (r *run) curve(b *record.BreakEven, rates cost.Rates) {
+	block := r.env.Layout.BlockTokens
+	for k := 1; k <= curvePoints; k++ {
+		n := max(block, r.cfg.InputLen*k/curvePoints/block*block)
+		if len(b.Curve) > 0 && b.Curve[len(b.Curve)-1].PrefixTokens == n {
+			continue
+		}
+		b.Curve = append(b.Curve, record.Point{PrefixTokens: n, RecomputeMS: record.Of(1000 * rates.RecomputeSeconds(n)), LoadMS: record.Of(1000 * rates.LoadSeconds(n))})
+	}
+	span, _ := r.loadSpan(slices.Min(r.cfg.BatchSizes))
+	b.Measured = []record.Point{{PrefixTokens: r.shared, RecomputeMS: record.Of(1000 * rates.RecomputeSeconds(r.shared)), LoadMS: record.Of(1000 * span)}}
+	for i := range r.out.HeldOut {
+		row := &r.out.HeldOut[i]
+		if v, ok := row.Split.Load.Get(); ok && row.Arm == record.HostArm {
+			b.Measured = append(b.Measured, record.Point{PrefixTokens: row.SharedLen, LoadMS: record.Of(v), RecomputeMS: record.Absent("recompute was measured at one prefix length"), Reason: "recompute was measured at one prefix length"})
+		}
+	}
+}
+
+// winningBatch is the smallest batch from which on the host arm beat recompute at every measured batch, each with an
+// interval that excludes "equal".
+func (r *run) winningBatch(b *record.BreakEven) {
+	won := map[int]bool{}
+	judged := false
+	for _, c := range r.out.Comparisons {
+		if c.A == record.HostArm && c.B == record.Recompute && c.Metric == "duration_s" {
+			won[c.Batch] = c.Verdict == record.VerdictA
+			judged = judged || c.Verdict != record.VerdictNone
+		}
+	}
+	sizes := slices.Sorted(slices.Values(r.cfg.BatchSizes))
+	first := 0
+	for _, n := range slices.Backward(sizes) {
+		if !won[n] {
+			break
+		}
+		first = n
+	}
+	switch {
+	case first > 0:
+		b.Batch = record.Of(float64(first))
+	case !judged:
+		b.Batch = record.Absent("not enough repeats to judge any batch")
+	default:
+		b.Batch = record.Absent("loading did not beat recomputing for certain at the largest batch")
+	}
+}
+
+// work is what the fit's model charges a row for.
+func (r *run) work(row *record.Row, id int, name string) cost.Burst {
+	done := row.Requests - row.Failed
+	cached := (row.Cached.Device + row.Cached.Host) / max(done, 1)
+	return cost.Burst{
+		ID: id, Name: name, Seconds: row.DurationS, GiB: row.LoadedBytes.Or(0) / (1 << 30),
+		TFLOP: float64(done) * r.env.Roofline.PrefillFLOPs(r.cfg.InputLen-cached, cached) / 1e12,
+	}
+}
+
+// fit fits the duration model to the paired bursts and judges it on what it has not seen: each batch size predicted
+// from the others, and the held-out hit rates predicted from all.
+func (r *run) fit() record.Fit {
+	none := func(why string) record.Fit {
+		n := record.Absent(why)
+		return record.Fit{FixedS: n, SPerTFLOP: n, SPerGiB: n, MeanError: n, MaxError: n, HeldOut: []record.Prediction{}}
+	}
+	if r.env.Roofline == nil {
+		return none("no roofline model")
+	}
+	if r.cfg.OutputLen > 1 {
+		return none("the model covers one output token; these answers are longer")
+	}
+	var bursts []cost.Burst
+	rows := slices.Concat(r.out.Rows, r.out.HeldOut)
+	for i := range rows {
+		if row := &rows[i]; i < len(r.out.Rows) && usable(row) {
+			bursts = append(bursts, r.work(row, i, fmt.Sprintf("batch %d", row.Batch)))
+		}
+	}
+	m, err := cost.Fit(bursts)
+	if err != nil {
+		return none(err.Error())
+	}
+	f := record.Fit{Points: len(bursts), FixedS: record.Of(m.Fixed), SPerTFLOP: record.Of(m.PerTFLOP), SPerGiB: record.Of(m.PerGiB)}
+	seen := cost.LeaveOut(bursts)
+	for i := len(r.out.Rows); i < len(rows); i++ {
+		if usable(&rows[i]) {
+			w := r.work(&rows[i], i, "held-out hit rate")
+			seen = append(seen, cost.Prediction{Burst: w, Predicted: m.Predict(w.TFLOP, w.GiB)})
+		}
+	}
+	f.HeldOut = predictions(seen, rows)
+	f.MeanError, f.MaxError = record.Absent("nothing could be held out"), record.Absent("nothing could be held out")
+	if mean, most, ok := cost.Errors(seen); ok {
+		f.MeanError, f.MaxError = record.Of(mean), record.Of(most)
+	}
+	return f
+}
+
+func usable(row *record.Row) bool { return row.Failed == 0 && row.DurationS > 0 }
+
+// predictions are the mean over the repeats of each kind of held-out burst. A burst's ID is its row.
+func predictions(seen []cost.Prediction, rows []record.Row) []record.Prediction {
+	type kind struct {
+		what, arm     string
+		batch, shared int
+	}
+	at := map[kind]int{}
+	out, n := []record.Prediction{}, []float64{}
+	for _, p := range seen {
+		row := &rows[p.Burst.ID]
+		k := kind{p.Burst.Name, row.Arm, row.Batch, row.SharedLen}
+		i, known := at[k]
+		if !known {
+			i = len(out)
+			at[k] = i
+			out, n = append(out, record.Prediction{What: k.what, Arm: k.arm, Batch: k.batch, SharedLen: k.shared}), append(n, 0)
+		}
+		out[i].PredictedS += p.Predicted
+		out[i].MeasuredS += p.Burst.Seconds
+		n[i]++
+	}
+	for i := range out {
+		out[i].PredictedS /= n[i]
+		out[i].MeasuredS /= n[i]
+		out[i].Error = out[i].PredictedS/out[i].MeasuredS - 1
+	}
+	return out
+}
