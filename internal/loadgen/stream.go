@@ -154,11 +154,9 @@ func (s *stream) apply(at time.Duration, ev *event) {
 			s.o.FinishReason = string(ev.finish)
 		}
 	}
-	grown := s.text(ev)
-	if s.idList(ev) {
-		grown = true
-	}
-	s.arrival(at, ev, grown)
+	newIDs := s.idList(ev)
+	newText := s.text(ev)
+	s.arrival(at, ev, newIDs || newText)
 }
 
 // cached merges what an event says of cached tokens: total and tiers may come in different chunks.
@@ -191,7 +189,8 @@ func (s *stream) text(ev *event) bool {
 }
 
 // nativeText keeps text that is either all so far or, with the server's incremental streaming, only what is new.
-// Which of the two is seen from the second event on: all text starts with the text before.
+// Which of the two is seen from the second event on: from the ids where there are any, else because all text starts
+// with the text before. Without ids, a delta that repeats the text so far can not be told from all text.
 func (s *stream) nativeText(t []byte, last bool) {
 	switch {
 	case s.delta:
@@ -221,6 +220,7 @@ func (s *stream) idList(ev *event) bool {
 		s.ids, s.idTokens = append(s.ids[:0], ev.ids...), n
 		return grown
 	}
+	s.delta = s.proto == native
 	s.ids = append(append(s.ids, ','), ev.ids...)
 	s.idTokens += n
 	return true
