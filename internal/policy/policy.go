@@ -35,14 +35,16 @@ var Imports = map[string][]string{
 	"engine": {"arch", "device", "infer", "kv", "kv/cache", "kv/xfer", "model", "sample", "sched"},
 
 	// Edges.
-	"infer/echo": {"infer", "kv", "sample"},
-	"server":     {"api", "infer", "kv", "sample", "tokenizer"},
-	"workload":   {"stats"},
-	"loadgen":    {"api", "stats", "workload"},
-	"kvbench":    {"device", "kv", "kv/xfer", "stats"},
-	"study":      {"arch", "cost", "device", "infer", "kv", "loadgen", "record", "stats", "workload"},
-	"report":     {"record", "stats"},
-	"policy":     {},
+	"infer/echo":         {"infer", "kv", "sample"},
+	"server":             {"api", "infer", "kv", "sample", "tokenizer"},
+	"workload":           {"stats"},
+	"loadgen":            {"api", "stats", "workload"},
+	"loadgen/mockserver": {},
+	"loadgen/serving":    {"loadgen", "stats", "workload"},
+	"kvbench":            {"device", "kv", "kv/xfer", "stats"},
+	"study":              {"arch", "cost", "device", "infer", "kv", "loadgen", "record", "stats", "workload"},
+	"report":             {"record", "stats"},
+	"policy":             {},
 }
 
 // Deciders are the packages that must stay pure: no clock, no goroutine, no file, no socket.
