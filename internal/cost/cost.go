@@ -13,21 +13,26 @@ import (
 
 // Burst is one measured burst of requests: the work that it cannot avoid and how long it took.
 type Burst struct {
-	ID      int     // the caller's own number, carried along
-	Name    string  // groups bursts that differ in noise only; LeaveOut leaves out one name at a time
-	TFLOP   float64 // computed by the model, 1e12 operations
-	GiB     float64 // loaded from a slower tier
-	Seconds float64
+	ID       int    // the caller's own number, carried along
+	Name     string // groups bursts that differ in noise only; LeaveOut leaves out one name at a time
+	Requests int
+	TFLOP    float64 // computed by the model, 1e12 operations
+	GiB      float64 // loaded from a slower tier
+	Seconds  float64
 }
 
-// Model predicts a burst's duration as Fixed + PerTFLOP*TFLOP + PerGiB*GiB, in seconds. No coefficient is negative:
-// work never saves time.
-type Model struct{ Fixed, PerTFLOP, PerGiB float64 }
+// Model predicts a burst's duration as Fixed + PerRequest*Requests + PerTFLOP*TFLOP + PerGiB*GiB, in seconds. No
+// coefficient is negative: work never saves time.
+type Model struct{ Fixed, PerRequest, PerTFLOP, PerGiB float64 }
 
-// Predict is the duration in seconds of a burst that computes tflop and loads gib.
-func (m Model) Predict(tflop, gib float64) float64 {
-	return m.Fixed + m.PerTFLOP*tflop + m.PerGiB*gib
+// Predict is the duration in seconds of b by its work alone.
+func (m Model) Predict(b Burst) float64 {
+	x := b.columns()
+	return m.Fixed*x[0] + m.PerRequest*x[1] + m.PerTFLOP*x[2] + m.PerGiB*x[3]
 }
+
+// columns are what the model's coefficients multiply, in its fields' order.
+func (b Burst) columns() [4]float64 { return [4]float64{1, float64(b.Requests), b.TFLOP, b.GiB} }
 
 // ErrTooFew says that there are not enough different bursts for a model.
 var ErrTooFew = errors.New("not enough different bursts to fit a model")
@@ -35,19 +40,19 @@ var ErrTooFew = errors.New("not enough different bursts to fit a model")
 // Fit finds the model with the least sum of squared relative errors. Relative, because bursts differ in duration by
 // more than ten times and each counts the same. It needs three bursts, two of them of different work.
 func Fit(bursts []Burst) (Model, error) {
-	distinct := map[[2]float64]bool{}
+	distinct := map[[4]float64]bool{}
 	for _, b := range bursts {
 		if !(b.Seconds > 0) || math.IsInf(b.Seconds, 0) || !(b.TFLOP >= 0) || !(b.GiB >= 0) {
 			return Model{}, fmt.Errorf("burst %q: %v TFLOP, %v GiB in %v s cannot be fitted", b.Name, b.TFLOP, b.GiB, b.Seconds)
 		}
-		distinct[[2]float64{b.TFLOP, b.GiB}] = true
+		distinct[b.columns()] = true
 	}
 	if len(bursts) < 3 || len(distinct) < 2 {
 		return Model{}, fmt.Errorf("%w: %d bursts of %d kinds", ErrTooFew, len(bursts), len(distinct))
 	}
 	best, bestErr := Model{}, math.Inf(1)
-	// Three coefficients: the best non-negative model is the best over the subsets of coefficients that come out so.
-	for mask := 1; mask < 8; mask++ {
+	// Few coefficients: the best non-negative model is the best over the subsets of coefficients that come out so.
+	for mask := 1; mask < 16; mask++ {
 		m, ok := fitSubset(bursts, mask)
 		if !ok {
 			continue
@@ -66,17 +71,17 @@ func Fit(bursts []Burst) (Model, error) {
 func squaredError(m Model, bursts []Burst) float64 {
 	var sum float64
 	for _, b := range bursts {
-		e := m.Predict(b.TFLOP, b.GiB)/b.Seconds - 1
+		e := m.Predict(b)/b.Seconds - 1
 		sum += e * e
 	}
 	return sum
 }
 
-// fitSubset solves the normal equations for the coefficients in mask (bit 0: fixed, 1: TFLOP, 2: GiB); ok is false
+// fitSubset solves the normal equations for the coefficients in mask (bit i: column i); ok is false
 // when they are singular or a coefficient is negative.
 func fitSubset(bursts []Burst, mask int) (Model, bool) {
 	var cols []int
-	for c := range 3 {
+	for c := range 4 {
 		if mask>>c&1 == 1 {
 			cols = append(cols, c)
 		}
@@ -87,7 +92,10 @@ func fitSubset(bursts []Burst, mask int) (Model, bool) {
 		a[i] = make([]float64, n+1)
 	}
 	for _, b := range bursts {
-		x := [3]float64{1 / b.Seconds, b.TFLOP / b.Seconds, b.GiB / b.Seconds}
+		x := b.columns()
+		for i := range x {
+			x[i] /= b.Seconds
+		}
 		for i, ci := range cols {
 			for j, cj := range cols {
 				a[i][j] += x[ci] * x[cj]
@@ -99,14 +107,14 @@ func fitSubset(bursts []Burst, mask int) (Model, bool) {
 	if !ok {
 		return Model{}, false
 	}
-	var full [3]float64
+	var full [4]float64
 	for i, c := range cols {
 		if sol[i] < 0 {
 			return Model{}, false
 		}
 		full[c] = sol[i]
 	}
-	return Model{full[0], full[1], full[2]}, true
+	return Model{full[0], full[1], full[2], full[3]}, true
 }
 
 // solve reduces the augmented matrix with pivoting; ok is false when it is singular to working precision.
@@ -165,7 +173,7 @@ func LeaveOut(bursts []Burst) []Prediction {
 			models[b.Name] = m
 		}
 		if m != nil {
-			out = append(out, Prediction{b, m.Predict(b.TFLOP, b.GiB)})
+			out = append(out, Prediction{b, m.Predict(b)})
 		}
 	}
 	return out

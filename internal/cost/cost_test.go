@@ -15,8 +15,8 @@ func bursts(m Model, noise func() float64) []Burst {
 	for batch, name := range map[float64]string{1: "1", 2: "2", 4: "4"} {
 		for range 3 {
 			for _, w := range [][2]float64{{0.34, 0}, {0.04, 0}, {0.04, 0.0044}} {
-				b := Burst{Name: name, TFLOP: w[0] * batch, GiB: w[1] * batch}
-				b.Seconds = m.Predict(b.TFLOP, b.GiB) * noise()
+				b := Burst{Name: name, Requests: int(batch), TFLOP: w[0] * batch, GiB: w[1] * batch}
+				b.Seconds = m.Predict(b) * noise()
 				out = append(out, b)
 			}
 		}
@@ -25,12 +25,12 @@ func bursts(m Model, noise func() float64) []Burst {
 }
 
 func TestFitFindsTheModel(t *testing.T) {
-	want := Model{0.02, 3.1, 0.5}
+	want := Model{0.02, 0.004, 3.1, 0.5}
 	got, err := Fit(bursts(want, func() float64 { return 1 }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []float64{got.Fixed/want.Fixed - 1, got.PerTFLOP/want.PerTFLOP - 1, got.PerGiB/want.PerGiB - 1} {
+	for _, d := range []float64{got.Fixed/want.Fixed - 1, got.PerRequest/want.PerRequest - 1, got.PerTFLOP/want.PerTFLOP - 1, got.PerGiB/want.PerGiB - 1} {
 		if math.Abs(d) > 1e-6 {
 			t.Fatalf("got %+v, want %+v", got, want)
 		}
@@ -43,28 +43,28 @@ func TestFitIsNonNegative(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 200 {
-		bs := bursts(Model{0.02 * r.Float64(), 3, 0}, func() float64 { return 1 + 0.2*(r.Float64()-0.5) })
+		bs := bursts(Model{0.02 * r.Float64(), 0.001, 3, 0}, func() float64 { return 1 + 0.2*(r.Float64()-0.5) })
 		m, err := Fit(bs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.Fixed < 0 || m.PerTFLOP < 0 || m.PerGiB < 0 {
+		if m.Fixed < 0 || m.PerRequest < 0 || m.PerTFLOP < 0 || m.PerGiB < 0 {
 			t.Fatalf("negative: %+v", m)
 		}
-		if e := squaredError(m, bs); e > squaredError(Model{m.Fixed, m.PerTFLOP * 1.001, m.PerGiB}, bs) || e > squaredError(Model{m.Fixed * 1.001, m.PerTFLOP, m.PerGiB}, bs) {
+		if e := squaredError(m, bs); e > squaredError(Model{m.Fixed, m.PerRequest, m.PerTFLOP * 1.001, m.PerGiB}, bs) || e > squaredError(Model{m.Fixed * 1.001, m.PerRequest, m.PerTFLOP, m.PerGiB}, bs) {
 			t.Fatalf("a neighbour of %+v fits better", m)
 		}
 	}
 }
 
 func TestLeaveOut(t *testing.T) {
-	exact := LeaveOut(bursts(Model{0.02, 3.1, 0.5}, func() float64 { return 1 }))
+	exact := LeaveOut(bursts(Model{0.02, 0.004, 3.1, 0.5}, func() float64 { return 1 }))
 	mean, largest, ok := Errors(exact)
 	if len(exact) != 27 || !ok || mean > 1e-6 || largest > 1e-6 {
 		t.Errorf("%d predictions, mean error %v, largest %v", len(exact), mean, largest)
 	}
 	// One batch is off by half: predicting it from the others must show that.
-	bs := bursts(Model{0.02, 3.1, 0.5}, func() float64 { return 1 })
+	bs := bursts(Model{0.02, 0.004, 3.1, 0.5}, func() float64 { return 1 })
 	for i := range bs {
 		if bs[i].Name == "4" {
 			bs[i].Seconds *= 2

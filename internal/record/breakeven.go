@@ -20,15 +20,17 @@ type BreakEven struct {
 	Why map[string]string `json:"why,omitempty"`
 }
 
-// Fit is the model duration = fixed + s_per_tflop*computed + s_per_gib*loaded over the study's own bursts.
+// Fit is the model duration = fixed + s_per_request*requests + s_per_tflop*computed + s_per_gib*loaded, fitted to the
+// study's own bursts by relative error, no coefficient negative.
 type Fit struct {
-	Points    int          `json:"points"`
-	FixedS    Number       `json:"fixed_s"`
-	SPerTFLOP Number       `json:"s_per_tflop"`
-	SPerGiB   Number       `json:"s_per_gib"`
-	MeanError Number       `json:"held_out_mean_error"` // mean of |predicted/measured - 1| over the held-out predictions
-	MaxError  Number       `json:"held_out_max_error"`
-	HeldOut   []Prediction `json:"held_out"`
+	Points      int          `json:"points"`
+	FixedS      Number       `json:"fixed_s"`
+	SPerRequest Number       `json:"s_per_request"`
+	SPerTFLOP   Number       `json:"s_per_tflop"`
+	SPerGiB     Number       `json:"s_per_gib"`
+	MeanError   Number       `json:"held_out_mean_error"` // mean of |predicted/measured - 1| over the held-out predictions
+	MaxError    Number       `json:"held_out_max_error"`
+	HeldOut     []Prediction `json:"held_out"`
 
 	Why map[string]string `json:"why,omitempty"`
 }

@@ -166,7 +166,7 @@ func (r *run) work(row *record.Row, id int, name string) cost.Burst {
 	done := row.Requests - row.Failed
 	cached := (row.Cached.Device + row.Cached.Host) / max(done, 1)
 	return cost.Burst{
-		ID: id, Name: name, Seconds: row.DurationS, GiB: row.LoadedBytes.Or(0) / (1 << 30),
+		ID: id, Name: name, Requests: done, Seconds: row.DurationS, GiB: row.LoadedBytes.Or(0) / (1 << 30),
 		TFLOP: float64(done) * r.env.Roofline.PrefillFLOPs(r.cfg.InputLen-cached, cached) / 1e12,
 	}
 }
@@ -176,7 +176,7 @@ func (r *run) work(row *record.Row, id int, name string) cost.Burst {
 func (r *run) fit() record.Fit {
 	none := func(why string) record.Fit {
 		n := record.Absent(why)
-		return record.Fit{FixedS: n, SPerTFLOP: n, SPerGiB: n, MeanError: n, MaxError: n, HeldOut: []record.Prediction{}}
+		return record.Fit{FixedS: n, SPerRequest: n, SPerTFLOP: n, SPerGiB: n, MeanError: n, MaxError: n, HeldOut: []record.Prediction{}}
 	}
 	if r.env.Roofline == nil {
 		return none("no roofline model")
@@ -195,12 +195,12 @@ func (r *run) fit() record.Fit {
 	if err != nil {
 		return none(err.Error())
 	}
-	f := record.Fit{Points: len(bursts), FixedS: record.Of(m.Fixed), SPerTFLOP: record.Of(m.PerTFLOP), SPerGiB: record.Of(m.PerGiB)}
+	f := record.Fit{Points: len(bursts), FixedS: record.Of(m.Fixed), SPerRequest: record.Of(m.PerRequest), SPerTFLOP: record.Of(m.PerTFLOP), SPerGiB: record.Of(m.PerGiB)}
 	seen := cost.LeaveOut(bursts)
 	for i := len(r.out.Rows); i < len(rows); i++ {
 		if usable(&rows[i]) {
 			w := r.work(&rows[i], i, "held-out hit rate")
-			seen = append(seen, cost.Prediction{Burst: w, Predicted: m.Predict(w.TFLOP, w.GiB)})
+			seen = append(seen, cost.Prediction{Burst: w, Predicted: m.Predict(w)})
 		}
 	}
 	f.HeldOut = predictions(seen, rows)

@@ -85,6 +85,9 @@ func (r *run) predict() float64 {
 			one += p.burst(arm, b, c.InputLen, shared, c.OutputLen)
 		}
 		sum += one * float64(c.Repeats)
+		if arm == record.Recompute {
+			continue // held-out hit rates are of the other arms
+		}
 		for _, h := range c.HeldOut {
 			n := c.SharedLen(h, r.env.Layout.BlockTokens)
 			sum += p.burst(arm, 1, c.InputLen, n, c.OutputLen) + p.prefill(1, n, 0)
