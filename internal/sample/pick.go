@@ -162,11 +162,12 @@ func (s *sampler) cut(edge uint32, rest uint64) {
 // weigh gives each candidate its probability relative to the largest logit and returns the sum.
 func (s *sampler) weigh(logits []float32, top float32, temperature float64) uint64 {
 	var total uint64
+	scale := 1 / temperature
 	for i := range s.cand {
 		c := &s.cand[i]
 		c.weight = one
 		if l := logits[c.id]; l != top { // with top at +Inf the difference of equals is not a number
-			c.weight = uint64(float64(expNeg((float64(l)-float64(top))/temperature)*one) + 0.5)
+			c.weight = uint64(float64(expNeg((float64(l)-float64(top))*scale)*one) + 0.5)
 		}
 		total += c.weight
 	}
@@ -196,26 +197,35 @@ func (s *sampler) draw(least, u uint64) int32 {
 }
 
 const (
-	log2e = 1 / ln2
-	ln2   = 0.693147180559945309417232121458176568
-	ln2Hi = 0x1.62e42feep-1 // the leading bits of ln2: times any exponent here it is exact
-	ln2Lo = 1.90821492927058770002e-10
+	stepInv = 32 * 1.442695040888963407359924681001892137 // 32/ln2
+	stepHi  = 0x1.62e42fec00000p-6                        // ln2/32, the leading bits: times any k here it is exact
+	stepLo  = 0x1.d1cf79abc9e3bp-37                       // and the rest
 )
 
-// expNeg is e^x for x <= 0, within 1e-12 of it and the same on every machine: each product is converted before it
-// is added, which forbids the fused multiply-add that some compilers' targets would use.
+// expNeg is e^x for x <= 0, within 1e-14 of it and the same on every machine: each product is converted before it
+// is added, which forbids the fused multiply-add that some compilers' targets would use. With k steps of ln2/32 in x
+// and a rest r it is 2^(k/32) e^r: a table, an exponent, and six terms of a series.
 func expNeg(x float64) float64 {
-	if !(x > -40) { // below what weigh can tell from 0; -Inf and NaN too
+	if !(x > -28.5) { // below half of 1/one, so weigh rounds it to 0; -Inf and NaN too
 		return 0
 	}
-	k := math.Floor(float64(x*log2e) + 0.5)
-	r := (x - float64(k*ln2Hi)) - float64(k*ln2Lo) // |r| <= ln2/2
-	sum := 1.0
-	for n := 12; n >= 1; n-- { // Horner's scheme of the Taylor series; the 13th term is below 2e-16
-		sum = 1 + float64(float64(sum*r)*inverse[n])
-	}
-	return sum * math.Float64frombits(uint64(1023+int64(k))<<52)
+	k := int64(float64(x*stepInv) - 0.5) // the nearest, as x is not positive
+	r := (x - float64(float64(k)*stepHi)) - float64(float64(k)*stepLo)
+	r2 := float64(r * r)
+	low := 1 + r + float64(r2*0.5)
+	high := float64((1.0/6 + float64(r*(1.0/24))) + float64(r2*(1.0/120)))
+	e := low + float64(float64(r2*r)*high)
+	return float64(e*exp2[k&31]) * math.Float64frombits(uint64(1023+k>>5)<<52)
 }
 
-// inverse[n] is 1/n.
-var inverse = [13]float64{0, 1, 1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5, 1.0 / 6, 1.0 / 7, 1.0 / 8, 1.0 / 9, 1.0 / 10, 1.0 / 11, 1.0 / 12}
+// exp2[j] is 2^(j/32).
+var exp2 = [32]float64{
+	0x1.0000000000000p+0, 0x1.059b0d3158574p+0, 0x1.0b5586cf9890fp+0, 0x1.11301d0125b51p+0,
+	0x1.172b83c7d517bp+0, 0x1.1d4873168b9aap+0, 0x1.2387a6e756238p+0, 0x1.29e9df51fdee1p+0,
+	0x1.306fe0a31b715p+0, 0x1.371a7373aa9cbp+0, 0x1.3dea64c123422p+0, 0x1.44e086061892dp+0,
+	0x1.4bfdad5362a27p+0, 0x1.5342b569d4f82p+0, 0x1.5ab07dd485429p+0, 0x1.6247eb03a5585p+0,
+	0x1.6a09e667f3bcdp+0, 0x1.71f75e8ec5f74p+0, 0x1.7a11473eb0187p+0, 0x1.82589994cce13p+0,
+	0x1.8ace5422aa0dbp+0, 0x1.93737b0cdc5e5p+0, 0x1.9c49182a3f090p+0, 0x1.a5503b23e255dp+0,
+	0x1.ae89f995ad3adp+0, 0x1.b7f76f2fb5e47p+0, 0x1.c199bdd85529cp+0, 0x1.cb720dcef9069p+0,
+	0x1.d5818dcfba487p+0, 0x1.dfc97337b9b5fp+0, 0x1.ea4afa2a490dap+0, 0x1.f50765b6e4540p+0,
+}

@@ -86,7 +86,7 @@ func reference(logits []float32, d *Draw) map[int32]uint64 {
 	}
 	var total uint64
 	for i := range all {
-		x := (float64(all[i].l) - float64(all[0].l)) / float64(d.Temperature)
+		x := (float64(all[i].l) - float64(all[0].l)) * (1 / float64(d.Temperature))
 		all[i].w = uint64(expNeg(x)*one + 0.5)
 		total += all[i].w
 	}
@@ -237,13 +237,13 @@ func TestNeighbours(t *testing.T) {
 }
 
 func TestExpNeg(t *testing.T) {
-	for x := 0.0; x > -39.9; x -= 0.00917 {
+	for x := 0.0; x > -28.4; x -= 0.000917 {
 		got, want := expNeg(x), math.Exp(x)
-		if math.Abs(got-want) > 1e-12*want {
+		if math.Abs(got-want) > 1e-14*want {
 			t.Fatalf("expNeg(%v) = %v, want %v", x, got, want)
 		}
 	}
-	if expNeg(-41) != 0 || expNeg(math.Inf(-1)) != 0 || expNeg(0) != 1 {
+	if expNeg(-28.5) != 0 || expNeg(math.Inf(-1)) != 0 || expNeg(0) != 1 {
 		t.Error("edges of expNeg")
 	}
 }
