@@ -81,27 +81,38 @@ func shuffle[T any](r *pythonRand, xs []T) {
 
 // zipf draws n ranks of groups with probability proportional to 1/(rank+1)^alpha, from a generator of its own.
 func zipf(seed uint64, groups int, alpha float64, n int) []int {
-	cdf := make([]float64, groups)
-	var total float64
-	for i := range cdf {
-		cdf[i] = math.Pow(float64(i+1), -alpha)
-		total += cdf[i]
+	weights := make([]float64, groups)
+	for i := range weights {
+		weights[i] = math.Pow(float64(i+1), -alpha)
 	}
-	var acc float64
-	for i := range cdf {
-		acc += cdf[i] / total
+	cdf, rng := cumulative(weights), newPCG64(seed)
+	out := make([]int, n)
+	for i := range out {
+		out[i] = pick(cdf, rng.float())
+	}
+	return out
+}
+
+// cumulative is the distribution function of weights, with numpy's order of roundings.
+func cumulative(weights []float64) []float64 {
+	var total, acc float64
+	for _, w := range weights {
+		total += w
+	}
+	cdf := make([]float64, len(weights))
+	for i, w := range weights {
+		acc += w / total
 		cdf[i] = acc
 	}
 	for i := range cdf {
 		cdf[i] /= acc
 	}
-	rng := newPCG64(seed)
-	out := make([]int, n)
-	for i := range out {
-		u := rng.float()
-		out[i] = min(sort.Search(groups, func(k int) bool { return cdf[k] > u }), groups-1)
-	}
-	return out
+	return cdf
+}
+
+// pick is the index that a uniform draw u selects.
+func pick(cdf []float64, u float64) int {
+	return min(sort.Search(len(cdf), func(k int) bool { return cdf[k] > u }), len(cdf)-1)
 }
 
 // checkRatio refuses a spread that numpy would refuse.

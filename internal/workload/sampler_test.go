@@ -195,3 +195,27 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 }
+
+// Adapters and arrivals alternate their draws; the vectors are numpy's and Python's.
+func TestPlanLikeTheReference(t *testing.T) {
+	due, names, err := must(NewSampler(9))(t).Plan(10, 5, Adapters{Names: []string{"a", "b", "c"}, Distribution: "skewed", Alpha: 1.5})
+	if got := strings.Join(names, ""); err != nil || got != "abaaaacbcb" {
+		t.Errorf("skewed adapters %q, %v", got, err)
+	}
+	if got := due[9].Seconds(); math.Abs(got-1.178758432377578) > 1e-8 {
+		t.Errorf("the last arrival is at %v", got)
+	}
+	_, names, err = must(NewSampler(9))(t).Plan(12, math.Inf(1), Adapters{Names: []string{"a", "b", "c"}, Distribution: "uniform"})
+	if got := strings.Join(names, ""); err != nil || got != "bcbbaacabcbc" {
+		t.Errorf("uniform adapters %q, %v", got, err)
+	}
+	_, names, err = must(NewSampler(9))(t).Plan(4, math.Inf(1), Adapters{Names: []string{"a", "b"}, Distribution: "distinct"})
+	if got := strings.Join(names, ""); err != nil || got != "abab" {
+		t.Errorf("distinct adapters %q, %v", got, err)
+	}
+	for _, a := range []Adapters{{[]string{"a"}, "distinct", 0}, {[]string{"a", "b"}, "skewed", 1}, {[]string{"a"}, "odd", 0}} {
+		if _, _, err := must(NewSampler(9))(t).Plan(1, 1, a); err == nil {
+			t.Errorf("%+v was taken", a)
+		}
+	}
+}
