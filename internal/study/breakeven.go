@@ -43,7 +43,7 @@ func (r *run) breakEven() {
 	if n >= r.cfg.InputLen {
 		b.HitRate = record.Absent(fmt.Sprintf("the break-even prefix is longer than the prompt of %d tokens", r.cfg.InputLen))
 	}
-	b.Verdict = fmt.Sprintf("By these rates loading from host memory beats recomputing from %s of prefix on; the link gives %.3g times the bandwidth needed.", smallest(n, r.env.Layout.BlockTokens), rates.Margin())
+	b.Verdict = fmt.Sprintf("By these rates loading from host memory beats recomputing from %s of prefix on; the link gives %s times the bandwidth needed.", smallest(n, r.env.Layout.BlockTokens), factor(rates.Margin()))
 }
 
 // searchLimit is the longest prefix that the break-even is searched in.
@@ -54,6 +54,14 @@ func smallest(n, block int) string {
 		return fmt.Sprintf("one block (%d tokens)", n)
 	}
 	return fmt.Sprintf("%d tokens", n)
+}
+
+// factor keeps a multiple readable: 5.46, 1583.
+func factor(x float64) string {
+	if x >= 100 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
 }
 
 func perSecond(b float64) string { return fmt.Sprintf("%.3g GB/s", b/1e9) }

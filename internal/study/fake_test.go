@@ -24,6 +24,7 @@ type world struct {
 	stats  infer.Stats
 	tap    *Tap
 	now    time.Time
+	start  time.Time // of the burst
 	noise  *rand.Rand
 
 	rate   float64 // computed tokens a second
@@ -112,7 +113,7 @@ func (w *world) Check(context.Context) error {
 
 // Generate makes tokens that depend on the prompt alone and counts like an engine.
 func (w *world) Generate(_ context.Context, r *infer.Request, emit func(infer.Event) error) (infer.Usage, error) {
-	u := infer.Usage{PromptTokens: len(r.Tokens), CompletionTokens: r.MaxNew, Timing: infer.Timing{Queued: w.now, Admitted: w.now.Add(time.Millisecond)}}
+	u := infer.Usage{PromptTokens: len(r.Tokens), CompletionTokens: r.MaxNew, Timing: infer.Timing{Queued: w.start.Add(time.Millisecond), Admitted: w.now.Add(time.Millisecond)}}
 	keys := w.keys(r.Salt, r.Tokens)
 	hit := 0
 	for _, k := range keys {
@@ -158,6 +159,7 @@ func (w *world) Run(ctx context.Context, cfg loadgen.Config, list []workload.Ite
 		w.stop()
 	}
 	res := &loadgen.Result{Start: w.now}
+	w.start = w.now
 	start := w.now
 	for i := range list {
 		o, err := w.serve(ctx, start, &list[i])

@@ -1,0 +1,151 @@
+package report
+
+import (
+	"fmt"
+
+	"larder/internal/record"
+)
+
+func decodeTable(s *record.Study) figure {
+	f := figure{Title: "Decode, prefix in HBM", Head: []string{"Run", "In flight", "Output tok/s", "TTFT mean ms", "TPOT mean ms", "ITL p50 ms", "ITL p99 ms", "ITL max ms", "Of limit"}}
+	for i := range s.Decode {
+		r := &s.Decode[i]
+		f.Rows = append(f.Rows, []string{decodeName(r), inFlight(r), show(r.OutputPerS, whole), show(r.TTFT.Mean, short), show(r.TPOT.Mean, short),
+			show(r.ITL.P50, short), show(r.ITL.P99, short), show(r.ITL.Max, short), show(r.Share, percent)})
+	}
+	if len(s.Decode) == 0 {
+		f.Text = "No decode run was measured."
+	}
+	return f
+}
+
+func kvTable(s *record.Study) figure {
+	f := figure{Title: "KV load and store alone", Head: []string{"Run", "Each way", "In flight", "Load ms", "Store ms", "E2E ms", "Makespan ms", "Duplex", "Of ceiling"}}
+	for i := range s.KV {
+		k := &s.KV[i]
+		gib := func(v float64) string { return short(v) + " GiB/s" }
+		f.Rows = append(f.Rows, []string{k.Name, fmt.Sprintf("%d × %s", k.Requests, bytesOf(float64(k.BytesPerWay))), fmt.Sprint(k.InFlight),
+			show(k.LoadSpanMS.Mean, short), show(k.StoreSpanMS.Mean, short), show(k.E2EMS.Mean, short), show(k.MakespanMS.Mean, short), show(k.BatchGiBs.Mean, gib), show(k.Share, percent)})
+	}
+	f.Text = "The transfers of the host arm without a server: spans are first start to last end of one direction in one request, makespan is over the batch."
+	if len(s.KV) == 0 {
+		f.Text = "Not measured: " + s.KVReason + "."
+	}
+	return f
+}
+
+func comparisonTable(s *record.Study) figure {
+	f := figure{Title: "Paired comparisons", Text: "Each repeat of one arm against the same repeat of the other, which had the same prompts. An arm is called faster only when the 95 % interval excludes 1.",
+		Head: []string{"Batch", "Of", "Against", "Measure", "Times as fast", "Saves ms", "Verdict"}}
+	for i := range s.Comparisons {
+		c := &s.Comparisons[i]
+		measure := "burst"
+		if c.Metric == "ttft_mean_ms" {
+			measure = "mean TTFT"
+		}
+		f.Rows = append(f.Rows, []string{fmt.Sprint(c.Batch), armName(c.A), armName(c.B), measure, ranged(c.Speedup, ratio), ranged(c.DiffMS, short), inWords(c)})
+	}
+	if len(f.Rows) == 0 {
+		f.Text = ""
+	}
+	return f
+}
+
+// ranged is a mean with its interval, or with the reason why there is none.
+func ranged(i record.Interval, f func(float64) string) string {
+	if !i.Lo.OK() || !i.Hi.OK() {
+		return show(i.Mean, f) + " (no interval: " + i.Reason + ")"
+	}
+	return fmt.Sprintf("%s (%s to %s)", show(i.Mean, f), show(i.Lo, f), show(i.Hi, f))
+}
+
+func ratio(v float64) string { return fmt.Sprintf("%.2f", v) }
+
+func inWords(c *record.Comparison) string {
+	switch c.Verdict {
+	case record.VerdictA:
+		return armName(c.A) + " is faster"
+	case record.VerdictB:
+		return armName(c.B) + " is faster"
+	case record.VerdictOpen:
+		return "cannot be told apart"
+	}
+	return c.Verdict
+}
+
+func fitTable(s *record.Study) figure {
+	t := &s.BreakEven.Fit
+	f := figure{Title: "How far the duration model can be trusted", Head: []string{"Held out", "Arm", "Batch", "Prefix", "Predicted s", "Measured s", "Error"}}
+	if !t.MeanError.OK() && len(t.HeldOut) == 0 {
+		f.Text = "There is no model: " + t.MeanError.Why() + "."
+		return f
+	}
+	f.Text = fmt.Sprintf("Duration = %s + %s a request + %s a TFLOP computed + %s a GiB loaded, fitted to %d bursts. Each line is a burst that the model had not seen; mean error %s, largest %s.",
+		show(t.FixedS, seconds), show(t.SPerRequest, seconds), show(t.SPerTFLOP, seconds), show(t.SPerGiB, seconds), t.Points, show(t.MeanError, percent), show(t.MaxError, percent))
+	for _, h := range t.HeldOut {
+		f.Rows = append(f.Rows, []string{h.What, armName(h.Arm), fmt.Sprint(h.Batch), whole(float64(h.SharedLen)), short(h.PredictedS), short(h.MeasuredS), fmt.Sprintf("%+.1f %%", 100*h.Error)})
+	}
+	return f
+}
+
+func seconds(v float64) string {
+	if v < 1 {
+		return short(1000*v) + " ms"
+	}
+	return short(v) + " s"
+}
+
+// publishedTable sets tokens a second of the document beside ours where batch and arm meet, and each document's own
+// ratio to its recompute arm, which says more across machines than the rates do.
+func publishedTable(s *record.Study, cs []cell) figure {
+	f := figure{Title: "Beside the published figures", Text: s.Published.Note, Head: []string{"Batch", "Arm", "Output tokens", "Published tok/s in", "Against its recompute", "Ours tok/s in", "Against our recompute"}}
+	for i := range s.Published.Rows {
+		r := &s.Published.Rows[i]
+		ours, gain := record.Absent("batch not measured here"), none
+		for k := range cs {
+			if c := &cs[k]; c.Batch == r.Batch && c.Arm == r.Arm && r.OutputLen == s.Workload.OutputLen {
+				ours = c.InputPerS
+				gain, _ = speedup(c.Speedup)
+			}
+		}
+		f.Rows = append(f.Rows, []string{fmt.Sprint(r.Batch), armName(r.Arm), fmt.Sprint(r.OutputLen), show(r.InputPerS, whole), publishedRatio(s, r), show(ours, whole), gain})
+	}
+	f.Notes = []string{none + " : not served there, or that batch not measured here."}
+	if len(f.Rows) == 0 {
+		return figure{}
+	}
+	return f
+}
+
+func publishedRatio(s *record.Study, r *record.PublishedRow) string {
+	in, ok := r.InputPerS.Get()
+	if !ok || r.Arm == record.Recompute {
+		return none
+	}
+	for i := range s.Published.Rows {
+		p := &s.Published.Rows[i]
+		if base, ok := p.InputPerS.Get(); ok && p.Arm == record.Recompute && p.Batch == r.Batch && p.OutputLen == r.OutputLen {
+			return times(in / base)
+		}
+	}
+	return none
+}
+
+func ceilingTable(s *record.Study) figure {
+	f := figure{Title: "Ceilings of this machine", Text: "Measured in the same run; every share of limit is against these.", Head: []string{"Ceiling", "Measured", "How"}}
+	for _, c := range s.Ceilings {
+		f.Rows = append(f.Rows, []string{ceilingName(c.Name), rate(c), c.How})
+	}
+	if len(f.Rows) == 0 {
+		f.Text = "No ceiling was measured, so there are no shares of a limit."
+	}
+	return f
+}
+
+func ceilingName(name string) string {
+	known := map[string]string{"gemm": "Matrix product", "memory_read": "Memory read", "host_to_device": "Host to device", "device_to_host": "Device to host", "copy_duplex": "Both ways at once"}
+	if n, ok := known[name]; ok {
+		return n
+	}
+	return name
+}
