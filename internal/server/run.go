@@ -35,33 +35,34 @@ func newJob(groups [][]*sequence, list, stream bool, start time.Time) *job {
 	return j
 }
 
-// group is the sequences of prompt i.
-func (j *job) group(i int) []*sequence { return j.seqs[i*j.n : (i+1)*j.n] }
-
 func (j *job) prompts() int { return len(j.seqs) / j.n }
 
 // run carries the job out and returns when every sequence has ended, or with the first error. onEvent, if set, is
 // called after each event, one at a time, and once more for each sequence when it has ended.
-func (s *Server) run(ctx context.Context, b *Backend, j *job, onEvent func(*sequence) error) error {
-	if len(j.seqs) == 1 {
-		return s.runGroup(ctx, b, j.seqs, onEvent)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	if onEvent != nil {
-		var mu sync.Mutex
-		unlocked := onEvent
-		onEvent = func(q *sequence) error {
-			mu.Lock()
-			defer mu.Unlock()
-			return unlocked(q)
+func (s *Server) run(parent context.Context, b *Backend, j *job, onEvent func(*sequence) error) error {
+	ctx, stopAll := context.WithCancelCause(parent)
+	defer stopAll(nil)
+	groups := make([]context.Context, j.prompts()) // the choices of one prompt are aborted together
+	for i := range groups {
+		var abort context.CancelCauseFunc
+		groups[i], abort = context.WithCancelCause(ctx)
+		ids := j.ids(i)
+		if err := s.live.add(ids, abort); err != nil {
+			return err
 		}
+		defer s.live.remove(ids)
+	}
+	if len(j.seqs) == 1 {
+		return s.runOne(groups[0], b, j.seqs[0], onEvent)
+	}
+	if onEvent != nil {
+		onEvent = serialized(onEvent)
 	}
 	var wg sync.WaitGroup
-	for i := range j.prompts() {
+	for i, q := range j.seqs {
 		wg.Go(func() {
-			if err := s.runGroup(ctx, b, j.group(i), onEvent); err != nil {
-				cancel(err)
+			if err := s.runOne(groups[i/j.n], b, q, onEvent); err != nil {
+				stopAll(err)
 			}
 		})
 	}
@@ -69,34 +70,23 @@ func (s *Server) run(ctx context.Context, b *Backend, j *job, onEvent func(*sequ
 	return context.Cause(ctx)
 }
 
-// runGroup runs the choices of one prompt, which are aborted together.
-func (s *Server) runGroup(parent context.Context, b *Backend, group []*sequence, onEvent func(*sequence) error) error {
-	ctx, cancel := context.WithCancelCause(parent)
-	defer cancel(nil)
-	ids := make([]string, len(group))
-	for i, q := range group {
-		ids[i] = q.req.ID
+// ids are the engine's names of prompt i's sequences.
+func (j *job) ids(i int) []string {
+	var ids []string
+	for _, q := range j.seqs[i*j.n : (i+1)*j.n] {
+		ids = append(ids, q.req.ID)
 	}
-	if err := s.live.add(ids, cancel); err != nil {
-		return err
+	return ids
+}
+
+// serialized makes calls of f one at a time.
+func serialized(f func(*sequence) error) func(*sequence) error {
+	var mu sync.Mutex
+	return func(q *sequence) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return f(q)
 	}
-	defer s.live.remove(ids)
-	if len(group) == 1 {
-		return s.runOne(ctx, b, group[0], onEvent)
-	}
-	var wg sync.WaitGroup
-	for _, q := range group {
-		wg.Go(func() {
-			if err := s.runOne(ctx, b, q, onEvent); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	wg.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, errAborted) {
-		return err
-	}
-	return nil
 }
 
 // runOne runs a sequence to its end. A sequence that was aborted by name has ended well.
