@@ -83,6 +83,7 @@ type Workload struct {
 	Order       [][]string  `json:"order"` // arms of each repeat, in the order in which they ran
 	Prefixes    string      `json:"prefixes"`
 	Seed        uint64      `json:"seed"`
+	Salt        uint32      `json:"salt"` // with the seed, all of the prompts
 	WritePolicy string      `json:"write_policy"`
 	Decode      []DecodeRun `json:"decode"`
 	Transport   string      `json:"transport"` // how the requests travelled

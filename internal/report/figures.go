@@ -70,12 +70,12 @@ func timelineFigure(s *record.Study) figure {
 	}
 	f := figure{
 		Title: fmt.Sprintf("Timeline of one burst of %d", rows[0].Batch), Text: "Each bar is a request, from its send to its last line. Each arm has its own time scale.",
-		Chart: timeline(s), Head: []string{"Arm", "Request", "Admitted", "Loaded", "Computes", "First", "Done"},
+		Chart: timeline(s), Head: []string{"Arm", "#", "Admitted", "Loaded", "Computes", "First"},
 	}
 	for _, r := range rows {
 		for i := range r.Detail[:min(len(r.Detail), timelineShown)] {
 			q := &r.Detail[i]
-			f.Rows = append(f.Rows, []string{armName(r.Arm), fmt.Sprint(q.Index), show(q.Admitted, short), show(q.Loaded, short), show(q.Started, short), show(q.FirstMS, short), show(q.DoneMS, short)})
+			f.Rows = append(f.Rows, []string{armName(r.Arm), fmt.Sprint(q.Index), show(q.Admitted, short), show(q.Loaded, short), show(q.Started, short), show(q.FirstMS, short)})
 		}
 	}
 	f.Notes = []string{"Milliseconds from the start of the burst. First: first token at the client."}

@@ -19,18 +19,18 @@ var styleSource string
 
 // page is what the template shows: all formatting is done before.
 type page struct {
-	Title, Machine, Workload string
-	Style                    template.CSS
-	OK                       bool
-	Headline                 []string
-	Verdict, FitError        string
-	Groups                   []group
-	Repeats                  string
-	Figures                  []figure
-	Tables                   []figure
-	Checks                   []record.Check
-	Notes                    []string
-	Tool, Date, Wall         string
+	Title, Machine, Workload, Tiers string
+	Style                           template.CSS
+	OK                              bool
+	Headline                        []string
+	Verdict, FitError               string
+	Groups                          []group
+	Repeats                         string
+	Figures                         []figure
+	Tables                          []figure
+	Checks                          []record.Check
+	Notes                           []string
+	Tool, Date, Wall                string
 }
 
 // group is the main table's rows of one batch size.
@@ -90,6 +90,7 @@ func newPage(s *record.Study) *page {
 		p.FitError = fitError(s)
 	}
 	p.Machine, p.Workload = subject(s)
+	p.Tiers = s.Host.TierNote
 	cs := cells(s)
 	p.Groups = groups(cs)
 	for _, f := range []figure{throughputFigure(cs), ttftFigure(cs), distributionFigure(cs), breakEvenFigure(s), splitFigure(cs), timelineFigure(s)} {

@@ -92,7 +92,8 @@ func (r *run) measureRates(b *record.BreakEven) (rates cost.Rates, why string) {
 		b.LoadSource = "B: the prefix's bytes over " + from + ", which is more than the measured ceiling; t0: 0"
 	}
 	if f := r.env.Roofline; f != nil {
-		rates.Work = func(n int) float64 { return f.PrefillFLOPs(n, 0) }
+		// The first n tokens of a longer prompt: without the head, which every prompt pays once.
+		rates.Work = func(n int) float64 { return f.PrefillFLOPs(n+1, 0) - f.PrefillFLOPs(1, n) }
 	}
 	return rates, ""
 }

@@ -25,7 +25,7 @@ type Config struct {
 	Decode     []record.DecodeRun
 	HeldOut    []float64 // further hit rates, measured once and predicted by the model of the rest
 	Seed       uint64
-	Salt       uint64 // another salt shares no token with this run, on a server that was not emptied
+	Salt       uint64 // its lower 32 bits: another salt shares no prefix with this run, on a server that was not emptied
 }
 
 // Preset returns smoke, quick or seed.

@@ -26,6 +26,12 @@ func (r *run) newRecord(start time.Time) *record.Study {
 
 func (r *run) host() record.Host {
 	h, d := r.env.Host, r.env.Device
+	if d.Kind == "cpu" && h.CPU == "" {
+		h.CPU = d.Name
+	}
+	if d.Kind == "cpu" && h.MemoryBytes == 0 {
+		h.MemoryBytes = d.MemoryBytes
+	}
 	h.Device, h.DeviceName, h.Units, h.Kernels, h.TierNote = d.Kind, d.Name, d.Units, d.Kernels, d.TierNote
 	return h
 }
@@ -47,7 +53,7 @@ func (r *run) workload() record.Workload {
 	return record.Workload{
 		Preset: c.Preset, InputLen: c.InputLen, SharedLen: r.shared, HitRate: float64(r.shared) / float64(c.InputLen),
 		OutputLen: c.OutputLen, BatchSizes: slices.Clone(c.BatchSizes), Repeats: c.Repeats, Arms: slices.Clone(c.Arms), Order: [][]string{},
-		Prefixes: prefixes, Seed: c.Seed, WritePolicy: r.env.WritePolicy, Decode: append([]record.DecodeRun{}, c.Decode...),
+		Prefixes: prefixes, Seed: c.Seed, Salt: uint32(c.Salt), WritePolicy: r.env.WritePolicy, Decode: append([]record.DecodeRun{}, c.Decode...),
 		Transport: "HTTP on loopback, native API, exact token ids, streamed",
 	}
 }
@@ -59,9 +65,6 @@ func (r *run) notes() []string {
 		"Before each burst the prefixes are put into exactly one tier (recompute: none) and every prompt's residency is read back.",
 		fmt.Sprintf("The server stores new KV to host memory by the policy %q in every arm alike; in the host arm prefixes are loaded and new KV is stored at once.", r.env.WritePolicy),
 		"Share of limit is the shortest time that the measured ceilings allow over the time taken. The limit takes compute, memory and copies as if each ran alone and nothing else cost anything.",
-	}
-	if r.env.Device.TierNote != "" {
-		notes = append(notes, r.env.Device.TierNote)
 	}
 	if n, full := r.env.Model.NumLayers, r.env.FullLayers; full > n {
 		notes = append(notes, fmt.Sprintf("%d of the model's %d layers are served; every prompt token goes through the whole layer.", n, full))

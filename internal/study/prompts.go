@@ -44,7 +44,7 @@ func (r *run) makePrompts(salt uint64, shared int, sizes []int, output int) (*pr
 	stride := (most + groups - 1) / groups * groups
 	set := workload.PrefixSet{
 		Requests: stride * len(sizes), Groups: groups, PrefixLen: shared, TailLen: r.cfg.InputLen - shared, OutputLen: output,
-		VocabLow: low, VocabSize: high, Avoid: avoid, Seed: r.cfg.Seed, Salt: r.cfg.Salt<<32 + salt,
+		VocabLow: low, VocabSize: high, Avoid: avoid, Seed: r.cfg.Seed, Salt: r.cfg.Salt<<32 | salt,
 	}
 	items, err := set.Items()
 	if err != nil {
