@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 
 	"larder/internal/workload"
@@ -139,4 +140,13 @@ func (c *Config) header(it *workload.Item) http.Header {
 		h.Set("X-SMG-Routing-Key", it.RoutingKey)
 	}
 	return h
+}
+
+// headerLines is a header as it goes on the wire, without the last empty line.
+func headerLines(h http.Header) string {
+	var b strings.Builder
+	if err := h.WriteSubset(&b, map[string]bool{"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Connection": true}); err != nil {
+		panic("loadgen: a string builder does not fail: " + err.Error())
+	}
+	return b.String()
 }

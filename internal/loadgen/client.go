@@ -1,54 +1,18 @@
 package loadgen
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/netip"
-	"net/url"
-	"sync"
+	"strconv"
 	"time"
+
+	"larder/internal/workload"
 )
-
-// newTransport keeps one open connection for each request that can be in flight, speaks HTTP/1.1, and asks no proxy
-// for a server on this machine. Nothing is compressed, since the bytes are timed.
-func newTransport(base string, conns int, connect time.Duration) *http.Transport {
-	dialer := &net.Dialer{Timeout: connect, KeepAlive: 30 * time.Second}
-	t := &http.Transport{
-		DialContext:         dialer.DialContext,
-		TLSHandshakeTimeout: connect,
-		MaxIdleConns:        0,
-		MaxIdleConnsPerHost: max(conns, 2),
-		IdleConnTimeout:     5 * time.Minute,
-		DisableCompression:  true,
-		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
-		WriteBufferSize:     64 << 10,
-		ReadBufferSize:      16 << 10,
-	}
-	if !isLoopback(base) {
-		t.Proxy = http.ProxyFromEnvironment
-	}
-	return t
-}
-
-func isLoopback(base string) bool {
-	u, err := url.Parse(base)
-	if err != nil {
-		return false
-	}
-	if u.Hostname() == "localhost" {
-		return true
-	}
-	a, err := netip.ParseAddr(u.Hostname())
-	return err == nil && (a.IsLoopback() || a.IsUnspecified())
-}
 
 // readSize is one read's buffer: larger than any usual burst of events, small enough for thousands of streams.
 const readSize = 16 << 10
@@ -66,111 +30,104 @@ type flight struct {
 var errOverdue = errors.New("overdue")
 
 // send makes the request and records all that happens to it. It never fails: failures are outcomes.
-func (f *flight) send(body []byte) {
+func (f *flight) send(request []byte) {
 	defer f.cancel(nil)
 	o, r := f.o, f.r
 	o.Sent = r.now()
 	o.Done = o.Sent
 	f.limit.set(o.Sent, r.limits.First)
-	w := &wire{now: r.now}
-	defer w.copyTo(o)
-	resp, err := r.client.Do(f.request(body, w))
+	c, dialled, err := r.dialer.get(f.ctx, r.now)
+	o.Connect = dialled
 	if err != nil {
 		o.Done = r.now()
-		f.noAnswer(err)
+		f.noConnection(err)
 		return
 	}
-	defer resp.Body.Close()
-	o.Status = resp.StatusCode
-	o.Done = r.now()
+	// Whatever ends the request early has to end its reads and writes, and only a close does that for all of them.
+	release := context.AfterFunc(f.ctx, func() { c.Close() })
+	if f.exchange(c, request) && release() {
+		r.dialer.put(c)
+		return
+	}
+	c.Close()
+}
+
+// exchange writes the request and reads the answer; true when the connection can be used again.
+func (f *flight) exchange(c *conn, request []byte) bool {
+	o, r := f.o, f.r
+	if _, err := c.Write(request); err != nil {
+		// A server may refuse before it has read all; what it says is worth more than the broken write.
+		if resp, e := f.answer(c); e == nil {
+			f.refused(resp)
+			return false
+		}
+		f.broken(ClassHTTP, "the request could not be written", err)
+		return false
+	}
+	o.Wrote = r.now()
+	resp, err := f.answer(c)
+	if err != nil {
+		f.broken(ClassHTTP, "no HTTP answer", err)
+		return false
+	}
 	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); {
 	case resp.StatusCode != http.StatusOK:
-		f.refused(resp)
+		return f.refused(resp) && !resp.Close
 	case kind == "text/html":
-		f.refuse(resp, ClassStream, "the server sent a web page, not an answer; is the URL right?")
+		return f.refuse(resp, ClassStream, "the server sent a web page, not an answer; is the URL right?") && !resp.Close
 	case r.cfg.Stream && kind != "application/json":
-		f.read(resp.Body)
-	default:
-		f.readWhole(resp.Body)
+		return f.read(resp.Body) && !resp.Close
+	}
+	return f.readWhole(resp.Body) && !resp.Close
+}
+
+// answer reads the head of the answer; informational ones are passed over.
+func (f *flight) answer(c *conn) (*http.Response, error) {
+	for {
+		if _, err := c.read.Peek(1); err != nil {
+			f.o.Done = f.r.now()
+			return nil, err
+		}
+		f.o.FirstByte = f.r.now()
+		resp, err := http.ReadResponse(c.read, f.r.method)
+		f.o.Done = f.r.now()
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
+			f.o.Status = resp.StatusCode
+			return resp, nil
+		}
 	}
 }
 
-func (f *flight) request(body []byte, w *wire) *http.Request {
-	ctx := httptrace.WithClientTrace(f.ctx, w.trace())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.r.url, bytes.NewReader(body))
-	if err != nil {
-		panic("loadgen: the URL was checked before: " + err.Error())
-	}
-	req.Header = f.r.cfg.header(f.o.Item)
-	req.GetBody = func() (io.ReadCloser, error) {
-		f.o.Replays++
-		return io.NopCloser(bytes.NewReader(body)), nil
-	}
-	return req
-}
-
-// wire holds the connection and wire times of a request. The HTTP client calls the hooks on goroutines of its own, and
-// those of a dial that lost its use even after the request; so they write here under a lock, and copy takes what there
-// is when the request has ended.
-type wire struct {
-	now                            func() time.Duration
-	mu                             sync.Mutex
-	asked, connected, wrote, first time.Duration // guarded by mu
-}
-
-func (w *wire) trace() *httptrace.ClientTrace {
-	note := func(to *time.Duration) {
-		at := w.now()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		*to = at
-	}
-	return &httptrace.ClientTrace{
-		GetConn: func(string) { note(&w.asked) },
-		GotConn: func(i httptrace.GotConnInfo) {
-			if !i.Reused {
-				note(&w.connected)
-			}
-		},
-		WroteRequest:         func(httptrace.WroteRequestInfo) { note(&w.wrote) },
-		GotFirstResponseByte: func() { note(&w.first) },
-	}
-}
-
-func (w *wire) copyTo(o *Outcome) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	o.Wrote, o.FirstByte = w.wrote, w.first
-	if w.connected > 0 {
-		o.Connect = w.connected - w.asked
-	}
-}
-
-// noAnswer classes an error that came before the headers.
-func (f *flight) noAnswer(err error) {
-	var op *net.OpError
-	var record tls.RecordHeaderError
-	var cert *tls.CertificateVerificationError
-	var alert tls.AlertError
-	var ue *url.Error
-	if errors.As(err, &ue) {
-		err = ue.Err
-	}
+// noConnection classes a failed dial.
+func (f *flight) noConnection(err error) {
+	var timeout net.Error
 	switch {
-	case f.stopped(err):
-	case errors.As(err, &op) && op.Op == "dial" && op.Timeout():
-		f.fail(ClassTimeoutConnect, err)
-	case errors.As(err, &op) && op.Op == "dial":
-		f.fail(ClassConnect, err)
-	case errors.As(err, &record), errors.As(err, &cert), errors.As(err, &alert):
+	case f.stopped():
+	case errors.Is(err, errTLS):
 		f.fail(ClassTLS, err)
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		f.fail(ClassTimeoutConnect, err)
 	default:
-		f.fail(ClassHTTP, fmt.Errorf("no HTTP answer: %w", err))
+		f.fail(ClassConnect, err)
 	}
 }
 
-// stopped classes the error of a request that we ended ourselves, and reports whether it was one.
-func (f *flight) stopped(err error) bool {
+// broken classes an error on an open connection.
+func (f *flight) broken(class, what string, err error) {
+	if f.stopped() {
+		return
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	f.fail(class, fmt.Errorf("%s: %w", what, err))
+}
+
+// stopped classes a request that we ended ourselves, and reports whether we did.
+func (f *flight) stopped() bool {
 	cause := context.Cause(f.ctx)
 	if cause == nil {
 		return false
@@ -179,7 +136,7 @@ func (f *flight) stopped(err error) bool {
 	switch l := f.r.limits; {
 	case !errors.Is(cause, errOverdue):
 		f.fail(ClassCanceled, cause)
-	case l.Total > 0 && o.Done-o.Sent >= l.Total || l.Total > 0 && f.r.now()-o.Sent >= l.Total:
+	case l.Total > 0 && f.r.now()-o.Sent >= l.Total:
 		f.fail(ClassTimeoutTotal, fmt.Errorf("not done after %v", l.Total))
 	case o.First > 0:
 		f.fail(ClassTimeoutGap, fmt.Errorf("no new output for %v after %d chunks", l.Gap, len(o.Chunks)))
@@ -195,17 +152,19 @@ func (f *flight) fail(class string, err error) {
 	}
 }
 
-// refused records a status that is not 200, with what the server said.
-func (f *flight) refused(resp *http.Response) { f.refuse(resp, ClassHTTP, resp.Status) }
+// refused records a status that is not 200, with what the server said; true when the answer was read to its end.
+func (f *flight) refused(resp *http.Response) bool { return f.refuse(resp, ClassHTTP, resp.Status) }
 
-func (f *flight) refuse(resp *http.Response, class, what string) {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // whatever can be read is shown
+func (f *flight) refuse(resp *http.Response, class, what string) bool {
+	const enough = 64 << 10
+	text, err := io.ReadAll(io.LimitReader(resp.Body, enough)) // whatever can be read is shown
 	f.o.Done = f.r.now()
 	f.fail(class, fmt.Errorf("%s: %s", what, excerpt(text)))
+	return err == nil && len(text) < enough
 }
 
-// read reads an event stream to its end.
-func (f *flight) read(body io.Reader) {
+// read reads an event stream to its end; true when there was one.
+func (f *flight) read(body io.Reader) bool {
 	buf := f.r.buffers.Get().(*[readSize]byte)
 	defer f.r.buffers.Put(buf)
 	s := newStream(f.o, f.r.proto)
@@ -223,26 +182,43 @@ func (f *flight) read(body io.Reader) {
 		}
 		if err == io.EOF {
 			s.flush(at)
-		} else if !s.done && !f.stopped(err) {
-			f.fail(ClassStream, fmt.Errorf("the stream broke: %w", err))
+		} else if !s.done {
+			f.broken(ClassStream, "the stream broke", err)
 		}
 		s.finish()
-		return
+		return err == io.EOF
 	}
 }
 
 // readWhole reads an answer that is one JSON object: its end is its first output.
-func (f *flight) readWhole(body io.Reader) {
+func (f *flight) readWhole(body io.Reader) bool {
 	b, err := io.ReadAll(io.LimitReader(body, maxLine))
 	f.o.Done = f.r.now()
 	if err != nil {
-		if !f.stopped(err) {
-			f.fail(ClassStream, fmt.Errorf("the answer broke: %w", err))
-		}
-		return
+		f.broken(ClassStream, "the answer broke", err)
+		return false
 	}
 	s := newStream(f.o, f.r.proto)
 	s.object(f.o.Done, b)
 	s.done = true
 	s.finish()
+	return len(b) < maxLine
 }
+
+// requests prepares every request as the bytes that go on the wire.
+func (r *run) requests(items []workload.Item, bodies [][]byte, host, target string) [][]byte {
+	shared := "POST " + target + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: larder\r\n"
+	if r.dialer.proxy != nil && r.dialer.tls == nil {
+		shared += r.dialer.proxyAuth()
+	}
+	out := make([][]byte, len(items))
+	for i := range items {
+		head := shared + headerLines(r.cfg.header(&items[i])) + "Content-Length: " + strconv.Itoa(len(bodies[i])) + "\r\n\r\n"
+		out[i] = append(append(make([]byte, 0, len(head)+len(bodies[i])), head...), bodies[i]...)
+		bodies[i] = nil // a long run's prompts should not be in memory twice
+	}
+	return out
+}
+
+// now is the time since the start on the monotonic clock.
+func (r *run) now() time.Duration { return time.Since(r.start) }

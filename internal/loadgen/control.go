@@ -28,7 +28,10 @@ func NewControl(cfg Config) (*Control, error) {
 	if err := checkURL(cfg.BaseURL); err != nil {
 		return nil, err
 	}
-	t := newTransport(cfg.BaseURL, 2, cfg.Timeouts.withDefaults().Connect)
+	t := &http.Transport{DisableCompression: true}
+	if u, err := url.Parse(cfg.BaseURL); err == nil && !isLoopback(u) {
+		t.Proxy = http.ProxyFromEnvironment
+	}
 	return &Control{strings.TrimRight(cfg.BaseURL, "/"), cfg.Backend, cfg.Header, &http.Client{Transport: t}}, nil
 }
 

@@ -70,12 +70,11 @@ type Outcome struct {
 	Slot      time.Duration // when the schedule and MaxConcurrency let it go; Slot-Due is queueing in the client
 	Sent      time.Duration // just before the request was written; Sent-Slot is the client's own lag; NeverSent: not at all
 	Wrote     time.Duration // last byte of the request written; 0: unknown
-	FirstByte time.Duration // response headers; 0: none came
+	FirstByte time.Duration // first byte of the answer; 0: none came
 	First     time.Duration // first non-empty delta of any channel; 0 when there was none
 	Done      time.Duration // last line
 	Chunks    []Chunk       // from the first token on
 	Connect   time.Duration // time spent dialling (and TLS) for this request; 0: an open connection was used
-	Replays   int           // times the HTTP client sent it again because an idle connection had gone before a byte was written
 
 	PromptTokens int // as the server counts them; -1: it did not say
 	OutputTokens int
@@ -140,6 +139,7 @@ type Result struct {
 	Duration    time.Duration // first intended send to last completion
 	Outcomes    []Outcome     // in item order
 	Interrupted bool          // the context ended before the run did
+	Prepared    int           // connections opened before the clock started: as many as the first second wants
 }
 
 // Backends are the supported values of Config.Backend.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -18,14 +19,11 @@ type run struct {
 	cfg     Config
 	limits  Timeouts
 	proto   protocol
-	url     string
-	client  *http.Client
+	dialer  *dialer
+	method  *http.Request // what answers are answers to
 	start   time.Time
 	buffers sync.Pool
 }
-
-// now is the time since the start on the monotonic clock.
-func (r *run) now() time.Duration { return time.Since(r.start) }
 
 // Run sends all items at their due times and returns when each has ended, or ctx has. An error means that nothing was
 // sent. What happens to a request, however bad, is in its Outcome; when ctx ends early, requests under way are
@@ -38,35 +36,48 @@ func Run(ctx context.Context, cfg Config, items []workload.Item) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	r := newRun(cfg, len(items))
-	defer r.client.CloseIdleConnections()
-	res := &Result{Outcomes: outcomes(&cfg, items)}
+	proto, path := protocolOf(cfg.Backend)
+	u, err := url.Parse(strings.TrimRight(cfg.BaseURL, "/") + path)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{cfg: cfg, limits: cfg.Timeouts.withDefaults(), proto: proto, method: &http.Request{Method: http.MethodPost}}
+	r.buffers.New = func() any { return new([readSize]byte) }
+	var target string
+	if r.dialer, target, err = newDialer(u, r.limits.Connect); err != nil {
+		return nil, err
+	}
+	defer r.dialer.close()
+	return r.all(ctx, items, r.requests(items, bodies, u.Host, target))
+}
+
+// all runs prepared requests.
+func (r *run) all(ctx context.Context, items []workload.Item, requests [][]byte) (*Result, error) {
+	res := &Result{Outcomes: outcomes(&r.cfg, items)}
+	res.Prepared = r.dialer.prepare(ctx, atStart(res.Outcomes, r.cfg.MaxConcurrency))
 	watch := newWatchdog(r)
 	r.start = time.Now()
 	res.Start = r.start
 	stop := watch.begin()
-	r.dispatch(ctx, res.Outcomes, bodies, watch)
+	r.dispatch(ctx, res.Outcomes, requests, watch)
 	stop()
 	res.Interrupted = ctx.Err() != nil
 	res.Duration = duration(res.Outcomes)
 	return res, nil
 }
 
-func newRun(cfg Config, items int) *run {
-	conns := items
-	if cfg.MaxConcurrency > 0 {
-		conns = min(conns, cfg.MaxConcurrency)
+// atStart is how many connections the first second will want.
+func atStart(all []Outcome, most int) int {
+	n := 0
+	for i := range all {
+		if all[i].Due < time.Second {
+			n++
+		}
 	}
-	proto, path := protocolOf(cfg.Backend)
-	limits := cfg.Timeouts.withDefaults()
-	r := &run{cfg: cfg, limits: limits, proto: proto, url: strings.TrimRight(cfg.BaseURL, "/") + path}
-	r.client = &http.Client{
-		Transport: newTransport(cfg.BaseURL, conns, limits.Connect),
-		// A redirected POST would be sent twice; the server's address is wrong, and that is what should be said.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	if most > 0 {
+		n = min(n, most)
 	}
-	r.buffers.New = func() any { return new([readSize]byte) }
-	return r
+	return n
 }
 
 // outcomes prepares one record for each item, with room for its chunks.
@@ -84,7 +95,7 @@ func outcomes(cfg *Config, items []workload.Item) []Outcome {
 var errNeverSent = errors.New("the run ended before it was sent")
 
 // dispatch starts each request at its due time, in order of due times, and waits for all of them.
-func (r *run) dispatch(ctx context.Context, all []Outcome, bodies [][]byte, watch *watchdog) {
+func (r *run) dispatch(ctx context.Context, all []Outcome, requests [][]byte, watch *watchdog) {
 	order := make([]int, len(all))
 	for i := range order {
 		order[i] = i
@@ -106,7 +117,7 @@ func (r *run) dispatch(ctx context.Context, all []Outcome, bodies [][]byte, watc
 			f := &flight{r: r, o: o}
 			f.ctx, f.cancel = context.WithCancelCause(ctx)
 			defer watch.add(f)()
-			f.send(bodies[i])
+			f.send(requests[i])
 			if r.cfg.OnDone != nil {
 				r.cfg.OnDone(i, o)
 			}

@@ -122,7 +122,7 @@ func (p *page) times(m *Metrics) {
 	if k, ok := m.Client.PerChunk.Get(); ok && k != 1 {
 		p.float("Tokens per arrival:", k)
 	}
-	p.row("Connections opened:", strconv.Itoa(m.Client.Dials))
+	p.row("Connections:", fmt.Sprintf("%d before the clock, %d during the run", m.Client.Prepared, m.Client.Dials))
 }
 
 // triple is one row of mean, p50, p99 and maximum, or the reason why there are none.
@@ -165,7 +165,6 @@ func (m *Metrics) Notes() []string {
 	add(m.Completed > 0 && m.TPOT.N == 0, "TPOT and ITL do not exist ("+m.TPOT.Reason+"); the 0.00 above is the reference's way to say so.")
 	add(m.Retokenized < 0, "no tokenizer was given, so nothing was retokenized.")
 	add(m.Tokens.Untimed > 0, fmt.Sprintf("%d answers had tokens but no text that could be timed; they are in no TTFT.", m.Tokens.Untimed))
-	add(m.Client.Replays > 0, fmt.Sprintf("%d requests met a connection that the server had closed while idle and went out on a new one; their clock kept running.", m.Client.Replays))
 	add(m.Setup.Backend == "sglang", "the duration ends with the last answer; the reference also counts its call of /server_info.")
 	return notes
 }

@@ -58,7 +58,7 @@ type Client struct {
 	Queue    stats.Summary // intended send to slot, ms: waiting for a place under the cap
 	Wire     stats.Summary // send to the last byte of the request written, ms
 	Dials    int
-	Replays  int
+	Prepared int
 	ChunkGap stats.Summary // between arrivals, ms, however many tokens they carry
 	PerChunk stats.Value   // tokens in an arrival, on average; absent when the server counts none
 }
@@ -100,6 +100,7 @@ func Compute(res *loadgen.Result, setup Setup) *Metrics {
 	m.rates(l.e2eSum)
 	m.PeakOutput, m.PeakRequests = peaks(res.Outcomes)
 	l.summaries(m)
+	m.Client.Prepared = res.Prepared
 	m.goodput(res.Outcomes)
 	return m
 }
@@ -174,7 +175,7 @@ func (m *Metrics) rates(e2eSum float64) {
 type latencies struct {
 	e2e, ttft, tpot, itl, dueE2E, dueTTFT, lag, queue, wire, chunk stats.Sample
 	e2eSum                                                         float64
-	dials, replays, arrivals, arrived                              int
+	dials, arrivals, arrived                                       int
 }
 
 func newLatencies() *latencies {
@@ -196,7 +197,6 @@ func (l *latencies) client(o *loadgen.Outcome) {
 	if o.Connect > 0 {
 		l.dials++
 	}
-	l.replays += o.Replays
 }
 
 func (l *latencies) success(o *loadgen.Outcome, out int) {
@@ -245,7 +245,7 @@ func (l *latencies) summaries(m *Metrics) {
 	m.FromDue.E2E, m.FromDue.TTFT = l.dueE2E.Summary(none), l.dueTTFT.Summary(none)
 	m.Client = Client{
 		Lag: l.lag.Summary(""), Queue: l.queue.Summary(""), Wire: l.wire.Summary(""), ChunkGap: l.chunk.Summary(one),
-		Dials: l.dials, Replays: l.replays, PerChunk: stats.None("the server does not count tokens by chunk"),
+		Dials: l.dials, PerChunk: stats.None("the server does not count tokens by chunk"),
 	}
 	if l.arrivals > 0 {
 		m.Client.PerChunk = stats.Of(float64(l.arrived) / float64(l.arrivals))
