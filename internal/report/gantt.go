@@ -15,7 +15,17 @@ func timeline(s *record.Study) template.HTML {
 		return ""
 	}
 	v := new(svg)
-	v.legend(0, 12, []string{"queue", "load", "compute", "decode"}, []string{"Waiting", "Loading", "Computing", "More tokens"})
+	classes, names := []string{"queue", "load", "compute"}, []string{"Waiting", "Loading", "Computing"}
+	if rows[0].OutputTokens > rows[0].Requests {
+		classes, names = append(classes, "decode"), append(names, "More tokens")
+	}
+	for _, r := range rows {
+		if r.Failed > 0 {
+			classes, names = append(classes, "failed"), append(names, "Failed")
+			break
+		}
+	}
+	v.legend(0, 12, classes, names)
 	y := 24.0
 	for _, r := range rows {
 		y = v.timelineOf(r, y)

@@ -205,7 +205,7 @@ func (r *run) gaps(m *measured, i int, o *loadgen.Outcome) []float64 {
 
 // counters compares the client's view with the engine's own counts.
 func (r *run) counters(row *record.Row, m *measured) {
-	row.Computed = int(m.after.ComputedTokens - m.before.ComputedTokens)
+	row.Computed = m.computed()
 	host := m.after.Tiers[kv.Host]
 	loaded := host.LoadedBytes - m.before.Tiers[kv.Host].LoadedBytes
 	row.LoadedBytes = record.Of(float64(loaded))
@@ -221,6 +221,20 @@ func (r *run) counters(row *record.Row, m *measured) {
 	ok := loaded == want || !r.cfg.own() && loaded < want && (loaded > 0) == (want > 0)
 	r.checks.expect(checkBytes, ok, "%s batch %d repeat %d: %d bytes loaded, %d tokens came from the host tier = %d bytes",
 		row.Arm, row.Batch, row.Repeat, loaded, row.Cached.Host, want)
+}
+
+// computed is how many prompt tokens went through the model: by each request's own usage where all were seen, else by
+// the engine's counter.
+func (m *measured) computed() int {
+	n := 0
+	for i := range m.burst {
+		s, known := m.seen[promptKey(m.burst[i].ids)]
+		if !known {
+			return int(m.after.ComputedTokens - m.before.ComputedTokens)
+		}
+		n += s.Usage.Computed
+	}
+	return n
 }
 
 // compareOutput holds the greedy tokens of the burst against those of the arm that ran the same requests before.

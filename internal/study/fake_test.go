@@ -31,6 +31,7 @@ type world struct {
 	link   float64 // bytes a second
 	fault  string
 	bursts int
+	places int
 	stop   func() // called at the burst stopAt
 	stopAt int
 }
@@ -60,6 +61,9 @@ func (w *world) keys(salt string, tokens []int32) []string {
 }
 
 func (w *world) Place(_ context.Context, salt string, tokens []int32, to infer.Placement) error {
+	if w.places++; w.places%7 == 0 {
+		return infer.ErrInUse // a request that has just ended holds its blocks for a moment
+	}
 	for _, k := range w.keys(salt, tokens) {
 		if w.tiers[k] == [2]bool{} {
 			return infer.ErrNotCached

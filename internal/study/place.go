@@ -2,6 +2,7 @@ package study
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -70,6 +71,27 @@ func where(arm string) infer.Placement {
 	return infer.Nowhere
 }
 
+// putPause is between two tries to place a prefix that a request still holds.
+const putPause = 2 * time.Millisecond
+
+// put places one prefix. An engine may hold a request's blocks for a moment after its last token went out, so "in use"
+// is tried again until flushTimeout.
+func (r *run) put(ctx context.Context, salt string, ids []int32, to infer.Placement) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	for {
+		err := r.env.Placer.Place(ctx, salt, ids, to)
+		if !errors.Is(err, infer.ErrInUse) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(putPause):
+		}
+	}
+}
+
 // place puts the prefixes of a burst into the arm's tier and reads all of it back: the prefix wholly there, the tails
 // nowhere. It returns what did not hold; err is for what cannot go on.
 func (r *run) place(ctx context.Context, arm string, p *prompts, burst []prompt) (wrong []string, err error) {
@@ -80,7 +102,7 @@ func (r *run) place(ctx context.Context, arm string, p *prompts, burst []prompt)
 		}
 	} else {
 		for i, ids := range p.groupsUsed(burst) {
-			if err := r.env.Placer.Place(ctx, "", ids, to); err != nil {
+			if err := r.put(ctx, "", ids, to); err != nil {
 				return nil, fmt.Errorf("place prefix %d for arm %s: %w", i, arm, err)
 			}
 		}
@@ -105,7 +127,7 @@ func (r *run) settle(ctx context.Context, arm string, burst []prompt) (wrong []s
 		return nil, nil
 	}
 	for i, q := range burst {
-		if err := r.env.Placer.Place(ctx, q.salt, q.ids, to); err != nil {
+		if err := r.put(ctx, q.salt, q.ids, to); err != nil {
 			return nil, fmt.Errorf("place what request %d of arm %s left: %w", i, arm, err)
 		}
 		if arm != record.HostArm {
