@@ -43,14 +43,16 @@ type Request struct {
 	Header http.Header
 	Body   []byte
 	Conn   string // the client's address: the same for requests on one connection
+
+	fields any // Body, decoded when first asked for
 }
 
 // Field is a field of the JSON body, nil when it is not there. Dots go into objects.
 func (r *Request) Field(path string) any {
-	var v any
-	if json.Unmarshal(r.Body, &v) != nil {
+	if r.fields == nil && json.Unmarshal(r.Body, &r.fields) != nil {
 		return nil
 	}
+	v := r.fields
 	for _, k := range strings.Split(path, ".") {
 		m, _ := v.(map[string]any)
 		v = m[k]
@@ -65,8 +67,25 @@ type Server struct {
 	// Control, when set, answers the other routes and reports whether it did; else they get what a healthy server says.
 	Control func(w http.ResponseWriter, r *http.Request) bool
 
-	mu   sync.Mutex
-	seen []Request // guarded by mu
+	mu    sync.Mutex
+	seen  []Request // guarded by mu
+	first []float64 // ms since 1970 at a request's first piece, guarded by mu
+	gaps  []float64 // ms between pieces, guarded by mu
+}
+
+// Timing is what a server measured of its own writes, to hold against what a client on the same machine says.
+type Timing struct {
+	First []float64 // when each answer's first piece was written, ms since 1970
+	Gaps  []float64 // between the pieces of one answer, ms
+}
+
+// Timing returns the times so far and forgets them. "GET /mock/timing" does the same over HTTP.
+func (s *Server) Timing() Timing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := Timing{s.first, s.gaps}
+	s.first, s.gaps = nil, nil
+	return t
 }
 
 // Seen are the generating requests so far.
@@ -80,6 +99,12 @@ func (s *Server) Seen() []Request {
 func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	switch hr.URL.Path {
 	case "/generate", "/v1/completions", "/v1/chat/completions":
+	case "/mock/timing":
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(s.Timing()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+		return
 	default:
 		if s.Control == nil || !s.Control(w, hr) {
 			healthy(w, hr)
@@ -100,10 +125,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	if s.Answer != nil {
 		a = s.Answer(&r)
 	}
-	a.write(w, hr, start)
+	s.keep(start, a.write(w, hr, start))
 }
 
-func (a Answer) write(w http.ResponseWriter, hr *http.Request, start time.Time) {
+// keep adds the times of an answer's pieces.
+func (s *Server) keep(start time.Time, at []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, t := range at {
+		if i == 0 {
+			s.first = append(s.first, float64(start.Add(t).UnixNano())/1e6)
+		} else {
+			s.gaps = append(s.gaps, float64(t-at[i-1])/1e6)
+		}
+	}
+}
+
+// write sends the answer and returns when each piece was written, from start.
+func (a Answer) write(w http.ResponseWriter, hr *http.Request, start time.Time) (at []time.Duration) {
 	if a.Type == "" {
 		a.Type = "text/event-stream"
 	}
@@ -113,8 +152,9 @@ func (a Answer) write(w http.ResponseWriter, hr *http.Request, start time.Time) 
 	}
 	for _, p := range a.Pieces {
 		if !wait(hr, start.Add(p.At)) {
-			return
+			return at
 		}
+		at = append(at, time.Since(start))
 		writeNow(w, p.Data)
 	}
 	switch a.End {
@@ -124,6 +164,7 @@ func (a Answer) write(w http.ResponseWriter, hr *http.Request, start time.Time) 
 	case Cut:
 		panic(http.ErrAbortHandler)
 	}
+	return at
 }
 
 // writeNow writes and flushes; a client that is gone is seen at the next wait.
