@@ -193,7 +193,7 @@ func (w *world) serve(ctx context.Context, start time.Time, it *workload.Item) (
 		o.OutputIDs = append(o.OutputIDs, e.Tokens...)
 		u := e.Usage
 		o.PromptTokens, o.OutputTokens = u.PromptTokens, u.CompletionTokens
-		o.Cached = &loadgen.Cached{Total: u.Cached.Total(), Device: u.Cached.Device, Host: u.Cached.Host}
+		o.Cached = &loadgen.Cached{Total: u.Cached.Total(), Device: u.Cached.Device, Host: u.Cached.Host, Storage: -1}
 		o.First = u.Timing.FirstToken.Sub(start) + time.Millisecond
 		return nil
 	})

@@ -58,9 +58,7 @@ func split(m *measured) record.Split {
 // request is the row of one request for the timeline.
 func (r *run) request(m *measured, i int, o *loadgen.Outcome) record.Request {
 	q := record.Request{Index: i, SentMS: record.Of(ms(o.Sent)), DoneMS: record.Of(ms(o.Done)), Output: o.OutputTokens}
-	if o.Cached != nil {
-		q.Cached = record.Tokens{Device: o.Cached.Device, Host: o.Cached.Host}
-	}
+	q.Cached = tiers(o.Cached)
 	q.FirstMS = record.Of(ms(o.First))
 	if o.Class != "" {
 		q.Error = o.Class
