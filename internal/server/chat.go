@@ -33,7 +33,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err := s.run(r.Context(), b, j, nil); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, a.whole(j, func(buf []byte, q *sequence) []byte {
+	s.writeJSON(w, http.StatusOK, a.whole(j, func(buf []byte, q *sequence) []byte {
 		m := api.Message{Role: true, Content: q.shown()}
 		if q.split != nil {
 			m.Reasoning, m.Content = q.thought.text, append([]byte{}, q.content.text...)

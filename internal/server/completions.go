@@ -36,7 +36,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if err := s.run(r.Context(), b, j, nil); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, a.whole(j, func(buf []byte, q *sequence) []byte {
+	s.writeJSON(w, http.StatusOK, a.whole(j, func(buf []byte, q *sequence) []byte {
 		text := append([]byte(q.echo), q.shown()...)
 		return api.AppendTextChoice(buf, q.index, text, &q.finish)
 	}))

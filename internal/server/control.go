@@ -185,7 +185,7 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, api.AppendValue(nil, map[string]any{"object": "list", "data": []any{s.card(b)}}))
+	s.writeJSON(w, http.StatusOK, api.AppendValue(nil, map[string]any{"object": "list", "data": []any{s.card(b)}}))
 	return nil
 }
 
@@ -198,7 +198,7 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) error {
 	if name == "" || !s.knows(b, name) {
 		return s.noModel(name)
 	}
-	writeJSON(w, http.StatusOK, api.AppendValue(nil, s.card(b)))
+	s.writeJSON(w, http.StatusOK, api.AppendValue(nil, s.card(b)))
 	return nil
 }
 
@@ -219,7 +219,7 @@ func (s *Server) modelInfo(w http.ResponseWriter, _ *http.Request) error {
 	if b.Tokenizer == nil {
 		info["tokenizer_note"] = "token ids only; the text of an answer is its ids: " + m.TokenizerNote
 	}
-	writeJSON(w, http.StatusOK, api.AppendValue(nil, info))
+	s.writeJSON(w, http.StatusOK, api.AppendValue(nil, info))
 	return nil
 }
 
@@ -252,7 +252,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, r *http.Request) error {
 		"startup_time": unixSeconds(s.started), "version": s.cfg.Version, "status": "ready",
 		"internal_states": []any{s.internalState(&st)},
 	})
-	writeJSON(w, http.StatusOK, api.AppendValue(nil, info))
+	s.writeJSON(w, http.StatusOK, api.AppendValue(nil, info))
 	return nil
 }
 

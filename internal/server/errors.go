@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"larder/internal/api"
 	"larder/internal/infer"
@@ -91,15 +92,34 @@ func (s *Server) answerError(t *tracker, r *http.Request, family api.Family, err
 	case f.Status == http.StatusMethodNotAllowed:
 		h.Set("Allow", s.routes[r.URL.Path].allow())
 	}
-	writeJSON(t, f.Status, api.AppendFault(nil, family, &f.Fault))
+	s.writeJSON(t, f.Status, api.AppendFault(nil, family, &f.Fault))
 }
 
-// writeJSON sends a whole answer. A client that is gone is no error of ours.
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
+// smallAnswer fits into a socket's buffer, so that writing it does not wait for the reader.
+const smallAnswer = 64 << 10
+
+// writeJSON sends a whole answer. A client that is gone is no error of ours; one that reads nothing for the stall
+// timeout is cut off.
+func (s *Server) writeJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	if len(body) <= smallAnswer {
+		_, _ = w.Write(body)
+		return
+	}
+	rc := http.NewResponseController(w)
+	defer func() { _ = rc.SetWriteDeadline(time.Time{}) }()
+	for len(body) > 0 {
+		n := min(len(body), smallAnswer)
+		_ = rc.SetWriteDeadline(time.Now().Add(s.cfg.StallTimeout)) // not supported by some writers: then there is none
+		if _, err := w.Write(body[:n]); err != nil {
+			return
+		}
+		body = body[n:]
+	}
+	_ = rc.Flush()
 }
 
 func writeText(w http.ResponseWriter, status int, text string) {

@@ -53,7 +53,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request) error {
 	if j.list {
 		out = append(out, ']')
 	}
-	writeJSON(w, http.StatusOK, out)
+	s.writeJSON(w, http.StatusOK, out)
 	return nil
 }
 

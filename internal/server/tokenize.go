@@ -108,7 +108,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	if !texts.List {
 		answer["tokens"], answer["count"] = all[0], counts[0]
 	}
-	writeJSON(w, http.StatusOK, api.AppendValue(nil, answer))
+	s.writeJSON(w, http.StatusOK, api.AppendValue(nil, answer))
 	return nil
 }
 
@@ -146,6 +146,6 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	if !req.Tokens.List {
 		answer["text"] = texts[0]
 	}
-	writeJSON(w, http.StatusOK, api.AppendValue(nil, answer))
+	s.writeJSON(w, http.StatusOK, api.AppendValue(nil, answer))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +149,27 @@ func TestSlowReader(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// TestSlowReaderOfWholeAnswer reads nothing of an answer that no socket buffers; its handler must return.
+func TestSlowReaderOfWholeAnswer(t *testing.T) {
+	f := serve(t, Config{StallTimeout: 100 * time.Millisecond}, echoing(), func(b *Backend) {
+		b.Tokenizer, b.Model.ContextLength, b.Model.MaxTotal = nil, 1<<30, 0
+	})
+	returned := make(chan struct{})
+	hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(returned)
+		f.ServeHTTP(w, r)
+	}))
+	defer hs.Close()
+	conn, err := net.Dial("tcp", hs.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := `{"input_ids":[299],"sampling_params":{"max_new_tokens":2000000}}`
+	fmt.Fprintf(conn, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	<-returned
 }
 
 // TestStreamsArriveAlone reads each event before the engine may make the next.
