@@ -18,13 +18,13 @@ import (
 
 // Config describes the engine that echo pretends to be.
 type Config struct {
-	VocabSize     int           // ids must be below; 0: any
-	ContextLength int           // prompt + output; 0: any
-	EOS           []int32       // stop a request unless it ignores them
-	MaxRunning    int           // at once; 0: no limit
-	MaxQueued     int           // waiting beyond that; 0: no limit; negative: none may wait
-	TokenTime     time.Duration // between two tokens; 0: as fast as the reader takes them
-	EventTokens   int           // tokens in one event; 0: 1
+	Vocab       int           // ids must be below; 0: any
+	ContextLen  int           // prompt + output; 0: any
+	EOS         []int32       // stop a request unless it ignores them
+	MaxRunning  int           // at once; 0: no limit
+	MaxQueued   int           // waiting beyond that; 0: no limit; negative: none may wait
+	TokenTime   time.Duration // between two tokens; 0: as fast as the reader takes them
+	EventTokens int           // tokens in one event; 0: 1
 }
 
 // Engine is a Generator and a Control. Make it with New.
@@ -82,11 +82,11 @@ func (e *Engine) validate(r *infer.Request) error {
 		return fmt.Errorf("%w: no tokens", infer.ErrInvalid)
 	case r.MaxNew < 1:
 		return fmt.Errorf("%w: max new tokens is %d", infer.ErrInvalid, r.MaxNew)
-	case e.cfg.ContextLength > 0 && len(r.Tokens)+1 > e.cfg.ContextLength:
-		return fmt.Errorf("%w: %d tokens, %d allowed", infer.ErrTooLong, len(r.Tokens), e.cfg.ContextLength-1)
+	case e.cfg.ContextLen > 0 && len(r.Tokens)+1 > e.cfg.ContextLen:
+		return fmt.Errorf("%w: %d tokens, %d allowed", infer.ErrTooLong, len(r.Tokens), e.cfg.ContextLen-1)
 	}
 	for i, id := range r.Tokens {
-		if id < 0 || e.cfg.VocabSize > 0 && int(id) >= e.cfg.VocabSize {
+		if id < 0 || e.cfg.Vocab > 0 && int(id) >= e.cfg.Vocab {
 			return fmt.Errorf("%w: token %d is %d, outside the vocabulary", infer.ErrInvalid, i, id)
 		}
 	}
@@ -149,8 +149,8 @@ func (e *Engine) produce(ctx context.Context, r *infer.Request, u *infer.Usage, 
 	u.Timing.Loaded, u.Timing.Computing = u.Timing.Admitted, u.Timing.Admitted
 	u.Computed = u.PromptTokens
 	most := r.MaxNew
-	if e.cfg.ContextLength > 0 {
-		most = min(most, e.cfg.ContextLength-len(r.Tokens))
+	if e.cfg.ContextLen > 0 {
+		most = min(most, e.cfg.ContextLen-len(r.Tokens))
 	}
 	var tick *time.Ticker
 	if e.cfg.TokenTime > 0 {

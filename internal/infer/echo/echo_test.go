@@ -50,7 +50,7 @@ func TestGenerate(t *testing.T) {
 		"min":          {Config{}, infer.Request{Tokens: []int32{1, 2}, MaxNew: 5, StopIDs: []int32{2}, MinNew: 2}, []int32{1, 2, 1, 2}, infer.FinishStop, 2, 4},
 		"eos":          {Config{EOS: []int32{2}}, infer.Request{Tokens: []int32{1, 2}, MaxNew: 5}, []int32{1, 2}, infer.FinishStop, 2, 2},
 		"eos ignored":  {Config{EOS: []int32{2}}, infer.Request{Tokens: []int32{1, 2}, MaxNew: 3, IgnoreEOS: true}, []int32{1, 2, 1}, infer.FinishLength, -1, 3},
-		"context":      {Config{ContextLength: 4}, infer.Request{Tokens: []int32{1, 2}, MaxNew: 5}, []int32{1, 2}, infer.FinishLength, -1, 2},
+		"context":      {Config{ContextLen: 4}, infer.Request{Tokens: []int32{1, 2}, MaxNew: 5}, []int32{1, 2}, infer.FinishLength, -1, 2},
 		"large events": {Config{EventTokens: 3}, infer.Request{Tokens: []int32{1, 2}, MaxNew: 5}, []int32{1, 2, 1, 2, 1}, infer.FinishLength, -1, 2},
 	} {
 		e := New(c.cfg)
@@ -70,7 +70,7 @@ func TestGenerate(t *testing.T) {
 }
 
 func TestRefuses(t *testing.T) {
-	e := New(Config{VocabSize: 10, ContextLength: 4})
+	e := New(Config{Vocab: 10, ContextLen: 4})
 	for name, c := range map[string]struct {
 		req  infer.Request
 		want error
