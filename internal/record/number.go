@@ -121,7 +121,8 @@ func jsonName(f reflect.StructField) string {
 	return name
 }
 
-// tell writes the reasons of absent numbers beside them; an absent number without a reason is an error.
+// tell writes the reasons of absent numbers beside them; an absent number without a reason of its own or beside it is an
+// error.
 func tell(s reflect.Value, path string) error {
 	why := map[string]string{}
 	reason := ""
@@ -131,6 +132,9 @@ func tell(s reflect.Value, path string) error {
 			continue
 		}
 		name := jsonName(s.Type().Field(i))
+		if n.why == "" {
+			n.why = beside(s, name)
+		}
 		if n.why == "" {
 			return fmt.Errorf("%s is absent without a reason", join(path, name))
 		}
@@ -149,20 +153,38 @@ func tell(s reflect.Value, path string) error {
 	return nil
 }
 
+// beside is the reason that stands next to a field.
+func beside(s reflect.Value, name string) string {
+	reasons, _ := fieldOf(s, "Why").(map[string]string)
+	if why := reasons[name]; why != "" {
+		return why
+	}
+	shared, _ := fieldOf(s, "Reason").(string)
+	return shared
+}
+
+// Explain gives every absent number of v (a pointer to a type of this package) that has no reason yet the reason why.
+func Explain(v any, why string) {
+	_ = walk(reflect.ValueOf(v), "", func(s reflect.Value, _ string) error { // the visitor never fails
+		for i := range s.NumField() {
+			n, ok := s.Field(i).Interface().(Number)
+			if ok && !n.ok && n.why == "" && beside(s, jsonName(s.Type().Field(i))) == "" {
+				s.Field(i).Set(reflect.ValueOf(Absent(why)))
+			}
+		}
+		return nil
+	})
+}
+
 // learn puts the reasons that stand beside absent numbers into them.
 func learn(s reflect.Value, path string) error {
-	reasons, _ := fieldOf(s, "Why").(map[string]string)
-	shared, _ := fieldOf(s, "Reason").(string)
 	for i := range s.NumField() {
 		n, ok := s.Field(i).Interface().(Number)
 		if !ok || n.ok {
 			continue
 		}
 		name := jsonName(s.Type().Field(i))
-		why := reasons[name]
-		if why == "" {
-			why = shared
-		}
+		why := beside(s, name)
 		if why == "" {
 			return fmt.Errorf("%s is null (or missing) without a reason", join(path, name))
 		}

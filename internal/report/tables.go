@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strings"
 
 	"larder/internal/record"
 )
@@ -148,4 +149,29 @@ func ceilingName(name string) string {
 		return n
 	}
 	return name
+}
+
+// aboutTable is what one needs to repeat the study.
+func aboutTable(s *record.Study) figure {
+	m, w, h := &s.Model, &s.Workload, &s.Host
+	f := figure{Title: "Model, machine and seeds", Head: []string{"What", "Value"}}
+	add := func(what, value string) {
+		if value != "" {
+			f.Rows = append(f.Rows, []string{what, value})
+		}
+	}
+	add("Model", fmt.Sprintf("%s, %d of %d layers, %s weights of %s", m.Name, m.Layers, m.LayersFull, m.Weights, bytesOf(float64(m.WeightBytes))))
+	add("KV", fmt.Sprintf("%s, %s a token, blocks of %d tokens", m.DType, bytesOf(float64(m.TokenBytes)), m.BlockTokens))
+	add("Device", fmt.Sprintf("%s (%s), kernels %s, %d units", h.DeviceName, h.Device, h.Kernels, h.Units))
+	add("Host", fmt.Sprintf("%s/%s, %s, %s, %s", h.OS, h.Arch, h.CPU, count(h.Cores, "core"), h.GoVersion))
+	add("Prompts", fmt.Sprintf("preset %s, seed %d, salt %d, prefixes %s, write policy %s", w.Preset, w.Seed, w.Salt, w.Prefixes, w.WritePolicy))
+	for i, o := range w.Order {
+		names := make([]string, len(o))
+		for k, arm := range o {
+			names[k] = armName(arm)
+		}
+		add(fmt.Sprintf("Repeat %d", i+1), strings.Join(names, ", then "))
+	}
+	add("Transport", w.Transport)
+	return f
 }

@@ -42,8 +42,11 @@ func (r *run) breakEven() {
 	b.HitRate = record.Of(float64(n) / float64(r.cfg.InputLen))
 	if n >= r.cfg.InputLen {
 		b.HitRate = record.Absent(fmt.Sprintf("the break-even prefix is longer than the prompt of %d tokens", r.cfg.InputLen))
+		b.Verdict = fmt.Sprintf("By the measured rates loading from host memory beats recomputing only from %d tokens of prefix on, more than these prompts have; the link gives %s times the bandwidth needed.", n, factor(rates.Margin()))
+		return
 	}
-	b.Verdict = fmt.Sprintf("By these rates loading from host memory beats recomputing from %s of prefix on; the link gives %s times the bandwidth needed.", smallest(n, r.env.Layout.BlockTokens), factor(rates.Margin()))
+	b.Verdict = fmt.Sprintf("By the measured rates loading from host memory beats recomputing from %s of prefix on (a hit rate of %.3g %% of %d tokens); the link gives %s times the bandwidth needed.",
+		smallest(n, r.env.Layout.BlockTokens), 100*float64(n)/float64(r.cfg.InputLen), r.cfg.InputLen, factor(rates.Margin()))
 }
 
 // searchLimit is the longest prefix that the break-even is searched in.
@@ -69,7 +72,7 @@ func perSecond(b float64) string { return fmt.Sprintf("%.3g GB/s", b/1e9) }
 // measureRates takes R from the paired difference between recompute and hbm at the largest batch, and B and t0 from
 // how long requests waited for their loads at the smallest. why is not empty when that cannot be had.
 func (r *run) measureRates(b *record.BreakEven) (rates cost.Rates, why string) {
-	most, least := maxBatch(r.cfg), slices.Min(r.cfg.BatchSizes)
+	most, least := maxBatch(r.cfg), minBatch(r.cfg)
 	rec, hbm := r.paired(most, record.Recompute, record.HBMArm, "duration_s")
 	diff := stats.PairedDiff(rec, hbm)
 	if diff.N == 0 || diff.Mean <= 0 {
@@ -121,7 +124,7 @@ func (r *run) loadSpan(batch int) (seconds float64, from string) {
 // curvePoints is how many lengths the break-even curve has.
 const curvePoints = 24
 
-// curve fills the break-even curve, and the two points that were measured.
+// curve fills the break-even curve and the points that were measured.
 func (r *run) curve(b *record.BreakEven, rates cost.Rates) {
 	block := r.env.Layout.BlockTokens
 	for k := 1; k <= curvePoints; k++ {
@@ -131,14 +134,31 @@ func (r *run) curve(b *record.BreakEven, rates cost.Rates) {
 		}
 		b.Curve = append(b.Curve, record.Point{PrefixTokens: n, RecomputeMS: record.Of(1000 * rates.RecomputeSeconds(n)), LoadMS: record.Of(1000 * rates.LoadSeconds(n))})
 	}
-	span, _ := r.loadSpan(slices.Min(r.cfg.BatchSizes))
+	span, _ := r.loadSpan(minBatch(r.cfg))
 	b.Measured = []record.Point{{PrefixTokens: r.shared, RecomputeMS: record.Of(1000 * rates.RecomputeSeconds(r.shared)), LoadMS: record.Of(1000 * span)}}
 	for i := range r.out.HeldOut {
-		row := &r.out.HeldOut[i]
-		if v, ok := row.Split.Load.Get(); ok && row.Arm == record.HostArm {
-			b.Measured = append(b.Measured, record.Point{PrefixTokens: row.SharedLen, LoadMS: record.Of(v), RecomputeMS: record.Absent("recompute was measured at one prefix length"), Reason: "recompute was measured at one prefix length"})
+		if host := &r.out.HeldOut[i]; host.Arm == record.HostArm {
+			b.Measured = append(b.Measured, record.Point{PrefixTokens: host.SharedLen, LoadMS: host.Split.Load, RecomputeMS: r.saved(host.SharedLen)})
 		}
 	}
+}
+
+// saved is what a held-out prefix in device memory saved one request: the recompute arm's mean burst at that batch
+// less the held-out one.
+func (r *run) saved(shared int) record.Number {
+	var full []float64
+	for i := range r.out.Rows {
+		if row := &r.out.Rows[i]; row.Arm == record.Recompute && row.Batch == minBatch(r.cfg) && usable(row) {
+			full = append(full, row.DurationS)
+		}
+	}
+	all, ok := stats.Mean(full).Get()
+	for i := range r.out.HeldOut {
+		if row := &r.out.HeldOut[i]; ok && row.Arm == record.HBMArm && row.SharedLen == shared && usable(row) {
+			return record.Of(1000 * (all - row.DurationS) / float64(row.Batch))
+		}
+	}
+	return record.Absent("not measured in the hbm arm at this prefix length")
 }
 
 // winningBatch is the smallest batch from which on the host arm beat recompute at every measured batch, each with an

@@ -70,6 +70,9 @@ func (r *run) row(m *measured) record.Row {
 		row.Cached.Host += cached.Host
 	}
 	row.SendLag = summary(lag, "no requests")
+	if row.Concurrency > 0 {
+		row.SendLag = summary(nil, "with a cap on requests in flight the others wait to be sent")
+	}
 	row.Expected = expected(&row)
 	row.Unproven = r.prove(m)
 	r.rates(&row, m)

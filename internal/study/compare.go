@@ -108,6 +108,26 @@ func (r *run) checkRows() {
 	}
 }
 
+// lateShare is the part of a mean TTFT beyond which the client's own delay is worth a warning.
+const lateShare = 0.05
+
+// noteLateSends warns of bursts in which the client itself was slow to send.
+func (r *run) noteLateSends() {
+	late, worst := 0, 0.0
+	for i := range r.out.Rows {
+		row := &r.out.Rows[i]
+		lag, ok1 := row.SendLag.Max.Get()
+		ttft, ok2 := row.TTFT.Mean.Get()
+		if ok1 && ok2 && lag > lateShare*ttft {
+			late, worst = late+1, max(worst, lag)
+		}
+	}
+	if late > 0 {
+		r.out.Notes = append(r.out.Notes, fmt.Sprintf("In %d of %d bursts the client sent a request later than due by more than %.0f %% of the mean TTFT (%.3g ms at worst); their latencies count from the send.",
+			late, len(r.out.Rows), 100*lateShare, worst))
+	}
+}
+
 // checkKV holds the batch bandwidth against bytes and makespan. Both are means over batches, hence the tolerance.
 func (r *run) checkKV(k *record.KVRow) {
 	bw, ok1 := k.BatchGiBs.Mean.Get()

@@ -13,7 +13,10 @@ func (r *run) newRecord(start time.Time) *record.Study {
 	s := &record.Study{
 		Schema: record.Schema, Tool: r.env.Tool, Started: start.UTC().Truncate(time.Second),
 		Host: r.host(), Model: r.model(), Workload: r.workload(),
-		Rows: []record.Row{}, KV: r.env.KV, KVReason: r.env.KVReason, Published: published(), Notes: r.notes(),
+		Rows: []record.Row{}, KV: slices.Clone(r.env.KV), KVReason: r.env.KVReason, Published: published(), Notes: r.notes(),
+	}
+	for i := range s.KV {
+		record.Explain(&s.KV[i], "not measured by the KV benchmark")
 	}
 	if len(s.KV) == 0 && s.KVReason == "" {
 		s.KVReason = "the KV load and store benchmark was not run"

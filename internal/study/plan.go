@@ -90,7 +90,8 @@ func (r *run) predict() float64 {
 		}
 		for _, h := range c.HeldOut {
 			n := c.SharedLen(h, r.env.Layout.BlockTokens)
-			sum += p.burst(arm, 1, c.InputLen, n, c.OutputLen) + p.prefill(1, n, 0)
+			least, _ := c.groups(minBatch(c)) // validated
+			sum += p.burst(arm, minBatch(c), c.InputLen, n, c.OutputLen) + p.prefill(least, n, 0)
 		}
 	}
 	for _, d := range c.Decode {

@@ -61,6 +61,7 @@ func (r *run) fits(s infer.Stats) error {
 }
 
 func maxBatch(c *Config) int { return slices.Max(c.BatchSizes) }
+func minBatch(c *Config) int { return slices.Min(c.BatchSizes) }
 
 // measure does all that touches the server. What it has appended to the record stays whatever happens next.
 func (r *run) measure(ctx context.Context) error {
@@ -182,13 +183,14 @@ func (r *run) salted(at record.Row, burst []prompt) []prompt {
 	return out
 }
 
-// heldOut measures another hit rate once in the arms that load or reuse, for the model to predict.
+// heldOut measures another hit rate once in the arms that load or reuse, at the smallest batch, for the model to
+// predict.
 func (r *run) heldOut(ctx context.Context, i int, rate float64) error {
 	shared := r.cfg.SharedLen(rate, r.env.Layout.BlockTokens)
 	if shared == 0 || shared == r.shared {
 		return nil
 	}
-	p, err := r.makePrompts(saltHeldOut+uint64(i), shared, []int{1}, r.cfg.OutputLen)
+	p, err := r.makePrompts(saltHeldOut+uint64(i), shared, []int{minBatch(r.cfg)}, r.cfg.OutputLen)
 	if err != nil {
 		return err
 	}
@@ -249,6 +251,7 @@ func (r *run) conclude(ctx context.Context, cause error) {
 	r.compare()
 	r.breakEven()
 	r.checkRows()
+	r.noteLateSends()
 	r.out.Complete = cause == nil
 	switch {
 	case cause == nil:
