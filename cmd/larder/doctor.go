@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"larder/internal/device/cpu"
+)
+
+type doctorCmd struct{}
+
+// Run prints what is on this machine, one fact a line, and what follows from it.
+func (doctorCmd) Run(s *streams) error {
+	dev, err := cpu.New(cpu.Config{})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	info := dev.Info()
+	fact(s.out, "processor", "%s, %d threads, %s/%s", info.Name, info.Units, runtime.GOOS, runtime.GOARCH)
+	fact(s.out, "kernels", "%s: what --kernels auto takes here", info.Kernels)
+	fact(s.out, "memory", "%.1f GiB; one layer of qwen3-30b-a3b with dummy weights takes about 2.5", float64(info.MemoryBytes)/(1<<30))
+	fact(s.out, "huge pages", "%s", hugePages())
+	fact(s.out, "NUMA nodes", "%s", numaNodes())
+	fact(s.out, "tiers", "%s", info.TierNote)
+	fact(s.out, "NVIDIA GPU", "%s", gpuNote())
+	if path := findTokenizer("", ""); path != "" {
+		fact(s.out, "tokenizer", "%s", path)
+	} else {
+		fact(s.out, "tokenizer", "none: the server takes token ids only; `make data` fetches Qwen3's")
+	}
+	ceilings, err := dev.Ceilings()
+	if err != nil {
+		return err
+	}
+	for _, c := range ceilings {
+		fact(s.out, c.Name, "%.1f G%s (%s)", c.Value/1e9, c.Unit, c.How)
+	}
+	return nil
+}
+
+func fact(w io.Writer, name, format string, args ...any) {
+	fmt.Fprintf(w, "%-15s %s\n", name, fmt.Sprintf(format, args...))
+}
+
+func hugePages() string {
+	b, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
+	if err != nil {
+		return "unknown here"
+	}
+	mode := strings.TrimSpace(string(b))
+	if strings.Contains(mode, "[never]") {
+		return mode + ": weights are read up to a third slower from memory"
+	}
+	return mode + ": used for weights and KV"
+}
+
+func numaNodes() string {
+	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
+	if err != nil || len(nodes) == 0 {
+		return "unknown here"
+	}
+	if len(nodes) == 1 {
+		return "1"
+	}
+	return fmt.Sprintf("%d: bind the process to one (numactl --cpunodebind), larder does not place memory", len(nodes))
+}
+
+func gpuNote() string {
+	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
+		return "none found (/dev/nvidiactl); the CPU computes"
+	}
+	return "there is one, but this build has no CUDA device; the CPU computes"
+}

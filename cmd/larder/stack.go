@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"larder/internal/arch"
+	"larder/internal/device"
+	"larder/internal/device/cpu"
+	"larder/internal/engine"
+	"larder/internal/kv"
+	"larder/internal/kv/cache"
+	"larder/internal/kv/xfer"
+	"larder/internal/model"
+	"larder/internal/sched"
+)
+
+// stack is everything below the HTTP edge, wired and running. close undoes it in order.
+type stack struct {
+	device  device.Device
+	config  *arch.Config // as served, after any cut of layers
+	full    int          // layers before the cut
+	weights string       // "dummy" or the checkpoint's folder
+	bytes   int64        // of the weights on the device
+	layout  kv.Layout
+	cache   cache.Config
+	context int // longest request in tokens
+	engine  *engine.Engine
+
+	closers []func() error
+}
+
+// openDevice opens the machine that the flags name.
+func openDevice(f *engineFlags) (device.Device, error) {
+	switch f.Device {
+	case "auto", "cpu":
+	case "cuda":
+		return nil, usagef("--device cuda: this build has no CUDA device; use --device cpu")
+	}
+	dev, err := cpu.New(cpu.Config{Threads: f.Threads, Kernels: f.Kernels, DType: f.dtype()})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return dev, nil
+}
+
+func (f *engineFlags) dtype() arch.DType {
+	if f.DType == "float32" {
+		return arch.F32
+	}
+	return arch.BF16
+}
+
+// resolveModel finds the config and the source of weights that the flags name, with layers cut as asked.
+func resolveModel(f *engineFlags) (cfg *arch.Config, full int, src model.Source, err error) {
+	if builtin, ok := arch.Builtin(f.ModelPath); ok {
+		if f.LoadFormat == "safetensors" {
+			return nil, 0, nil, usagef("--model-path %s is a built-in config without weights: use --load-format dummy", f.ModelPath)
+		}
+		cfg = builtin
+	} else if cfg, err = arch.Load(f.ModelPath); err != nil {
+		return nil, 0, nil, usagef("--model-path %s: %v (built-in names: %v)", f.ModelPath, err, arch.BuiltinNames())
+	} else if f.LoadFormat != "dummy" {
+		if src, err = model.OpenCheckpoint(f.ModelPath); err != nil {
+			return nil, 0, nil, usageError{err}
+		}
+	}
+	full = cfg.NumLayers
+	if f.NumLayers > full {
+		return nil, 0, nil, usagef("--num-layers %d: %s has %d", f.NumLayers, cfg.Name, full)
+	}
+	if f.NumLayers > 0 {
+		cfg = cfg.WithLayers(f.NumLayers)
+	}
+	if src == nil {
+		src = model.Dummy(cfg, f.Seed)
+	}
+	return cfg, full, src, nil
+}
+
+// openStack loads a model and starts an engine. What it prints on log is for people.
+func openStack(ctx context.Context, f *engineFlags, listener engine.Listener, log io.Writer) (_ *stack, err error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	s := &stack{weights: "dummy"}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	var src model.Source
+	if s.config, s.full, src, err = resolveModel(f); err != nil {
+		return s, err
+	}
+	if _, dummy := arch.Builtin(f.ModelPath); !dummy && f.LoadFormat != "dummy" {
+		s.weights = filepath.Base(f.ModelPath)
+	}
+	if s.device, err = openDevice(f); err != nil {
+		return s, err
+	}
+	s.closers = append(s.closers, s.device.Close)
+	weights, err := loadWeights(ctx, s, src, log)
+	if err != nil {
+		return s, err
+	}
+	return s, s.start(f, weights, listener, log)
+}
+
+// loadWeights puts the weights on the device, with a progress line.
+func loadWeights(ctx context.Context, s *stack, src model.Source, log io.Writer) (*model.Weights, error) {
+	line := newProgress(log, "weights")
+	defer line.done()
+	w, err := model.Load(ctx, s.device, s.config, src, func(done, total int64) {
+		line.update(float64(done)/float64(total), fmt.Sprintf("%.2f of %.2f GB", float64(done)/1e9, float64(total)/1e9))
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.bytes = w.Size()
+	return w, nil
+}
+
+// start makes pools, mover, model and engine, and starts the engine.
+func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener, log io.Writer) error {
+	s.layout = f.layout(s.config)
+	s.context = s.config.MaxPositions
+	if f.ContextLength > 0 {
+		s.context = min(f.ContextLength, s.config.MaxPositions)
+	}
+	if f.ContextLength > s.config.MaxPositions {
+		return usagef("--context-length %d: %s goes to %d", f.ContextLength, s.config.Name, s.config.MaxPositions)
+	}
+	s.cache = cache.Config{
+		Layout:       s.layout,
+		Fingerprint:  fmt.Sprintf("%s/%d layers/%s/seed %d/%+v", s.config.Name, s.config.NumLayers, s.weights, f.Seed, s.layout),
+		DeviceBlocks: deviceBlocks(f, s.layout, s.device.Info().MemoryBytes-s.bytes),
+		Write:        f.writePolicy(),
+		Eviction:     f.Eviction,
+		NoPrefix:     f.DisableRadix,
+	}
+	if f.Hierarchical {
+		s.cache.HostBlocks = hostBlocks(f, s.layout, s.cache.DeviceBlocks)
+	}
+	pool, mover, err := s.pools()
+	if err != nil {
+		return err
+	}
+	rows := max(f.ChunkedPrefill, f.MaxRunning)
+	m, err := model.New(s.device, w, device.ComputeSpec{Config: s.config, Layout: s.layout, KV: pool, MaxTokens: rows, MaxSeqs: f.MaxRunning})
+	if err != nil {
+		return err
+	}
+	cfg := engine.Config{
+		Runner: m, Vocab: s.config.VocabSize, ContextLen: s.context, EOS: s.config.EOSTokenIDs,
+		Cache: s.cache, MaxRunning: f.MaxRunning, MaxQueued: f.MaxQueued, StepTokens: rows,
+		CheckSteps: f.CheckInvariants, Listener: listener,
+	}
+	if f.SchedulePolicy == "lpm" {
+		cfg.Policy = sched.LPM
+	}
+	if mover != nil {
+		cfg.Mover = mover
+	}
+	if s.engine, err = engine.New(cfg); err != nil {
+		return usageError{err}
+	}
+	s.engine.Start()
+	info := s.device.Info()
+	fmt.Fprintf(log, "%s: %d of %d layers, %s weights, on %s (%s, %d units)\n", s.config.Name, s.config.NumLayers, s.full, s.weights, info.Name, info.Kernels, info.Units)
+	fmt.Fprintf(log, "KV: %d tokens on the device, %d on the host, %d tokens a block, %.1f KiB a token\n",
+		s.cache.DeviceBlocks*f.PageSize, s.cache.HostBlocks*f.PageSize, f.PageSize, float64(s.layout.TokenBytes())/1024)
+	return nil
+}
+
+// pools allocates the tiers and the mover between them.
+func (s *stack) pools() (device.Buffer, *xfer.Mover, error) {
+	pool, err := s.device.Alloc(int64(s.cache.DeviceBlocks) * s.layout.BlockBytes())
+	if err != nil {
+		return nil, nil, fmt.Errorf("device KV pool: %w", err)
+	}
+	s.closers = append(s.closers, pool.Free)
+	if s.cache.HostBlocks == 0 {
+		return pool, nil, nil
+	}
+	host, err := s.device.AllocHost(int64(s.cache.HostBlocks) * s.layout.BlockBytes())
+	if err != nil {
+		return nil, nil, fmt.Errorf("host KV pool: %w", err)
+	}
+	s.closers = append(s.closers, host.Free)
+	mover, err := xfer.New(xfer.Config{Layout: s.layout, Memory: s.device, DevicePool: pool, HostPool: host})
+	if err != nil {
+		return nil, nil, err
+	}
+	s.closers = append(s.closers, mover.Close)
+	return pool, mover, nil
+}
+
+// deviceBlocks sizes the device pool: as asked, or a fifth of what the weights leave, 4 GiB at most.
+func deviceBlocks(f *engineFlags, l kv.Layout, free int64) int {
+	if f.MaxTotalTokens > 0 {
+		return l.Blocks(f.MaxTotalTokens)
+	}
+	return max(int(min(free/5, 4<<30)/l.BlockBytes()), 16)
+}
+
+func hostBlocks(f *engineFlags, l kv.Layout, deviceBlocks int) int {
+	if f.HicacheSize > 0 {
+		return max(int(f.HicacheSize*1e9/float64(l.BlockBytes())), 1)
+	}
+	return max(int(f.HicacheRatio*float64(deviceBlocks)), 1)
+}
+
+// shutdown ends the engine: requests that run may finish until ctx is done.
+func (s *stack) shutdown(ctx context.Context) error {
+	return errors.Join(s.engine.Close(ctx), s.close())
+}
+
+// close frees everything, newest first.
+func (s *stack) close() error {
+	var errs []error
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		errs = append(errs, s.closers[i]())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+// findTokenizer is the path of tokenizer data: as asked, the checkpoint's own, or what `make data` fetched; "" when
+// there is none.
+func findTokenizer(asked, modelPath string) string {
+	if asked != "" {
+		return asked
+	}
+	for _, dir := range []string{modelPath, filepath.Join("data", "tokenizer"), beside("data", "tokenizer")} {
+		if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err == nil {
+			return dir
+		}
+	}
+	return ""
+}
+
+// beside is a path next to the program's folder, so that bin/larder finds the data of its checkout from anywhere.
+func beside(elem ...string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		return filepath.Join(elem...)
+	}
+	return filepath.Join(append([]string{filepath.Dir(filepath.Dir(exe))}, elem...)...)
+}
+
+// layout is the shape of cfg's blocks.
+func (f *engineFlags) layout(cfg *arch.Config) kv.Layout {
+	return kv.LayoutOf(cfg, f.PageSize, f.dtype())
+}
