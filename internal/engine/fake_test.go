@@ -1,0 +1,253 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"larder/internal/device"
+	"larder/internal/infer"
+	"larder/internal/kv"
+	"larder/internal/sample"
+)
+
+const fakeVocab = 97
+
+// poison is what a slot holds that was never written; reading it makes every later token wrong.
+const poison = 0xDEADDEADDEADDEAD
+
+// fakeMemory holds real content: the "KV" of a token is a number that depends on all tokens up to it, read back through
+// the block table. So any wrong, stale or early-read block changes what the model says.
+type fakeMemory struct {
+	blockTokens int
+	tiers       [kv.NumTiers][][]uint64
+}
+
+func newFakeMemory(blockTokens, deviceBlocks, hostBlocks int) *fakeMemory {
+	m := &fakeMemory{blockTokens: blockTokens}
+	for t, n := range [kv.NumTiers]int{deviceBlocks, hostBlocks} {
+		m.tiers[t] = make([][]uint64, n)
+		for b := range m.tiers[t] {
+			m.tiers[t][b] = slices.Repeat([]uint64{poison}, blockTokens)
+		}
+	}
+	return m
+}
+
+func (m *fakeMemory) slot(blocks []kv.BlockID, pos int) *uint64 {
+	return &m.tiers[kv.Device][blocks[pos/m.blockTokens]][pos%m.blockTokens]
+}
+
+func scramble(h uint64) uint64 {
+	h ^= h >> 31
+	h *= 0x9E3779B97F4A7C15
+	return h ^ h>>29
+}
+
+// attend folds one more position's KV into what a row has seen.
+func attend(seen, kv uint64) uint64 { return scramble(seen*31 + kv) }
+
+// write is the KV of a token that has seen all before it.
+func write(seen uint64, id int32) uint64 { return scramble(seen ^ uint64(id)<<20) }
+
+// choose is the fake's sampler.
+func choose(seen uint64, d *sample.Draw) int32 {
+	h := seen
+	if !d.Greedy() {
+		h = scramble(seen + d.Seed*77 + uint64(d.Position))
+	}
+	for {
+		if id := int32(h % fakeVocab); !slices.Contains(d.Banned, id) {
+			return id
+		}
+		h = scramble(h + 1)
+	}
+}
+
+// fakeRunner is a model over fakeMemory.
+type fakeRunner struct {
+	memory   *fakeMemory
+	batch    *device.Batch
+	tokens   []int32
+	maxRows  int
+	maxSeqs  int
+	mixed    bool           // a step held decode and prefill rows
+	onLaunch func(step int) // called in Launch
+	fail     func(step int) error
+	steps    int
+}
+
+func (r *fakeRunner) Launch(b *device.Batch) error {
+	r.steps++
+	if r.onLaunch != nil {
+		r.onLaunch(r.steps)
+	}
+	if len(b.IDs) > r.maxRows || len(b.Seqs) > r.maxSeqs {
+		return fmt.Errorf("%d rows of %d sequences", len(b.IDs), len(b.Seqs))
+	}
+	r.batch = b
+	return nil
+}
+
+func (r *fakeRunner) Wait() ([]int32, error) {
+	if r.fail != nil {
+		if err := r.fail(r.steps); err != nil {
+			return nil, err
+		}
+	}
+	r.tokens = r.tokens[:0]
+	ids := r.batch.IDs
+	for i := range r.batch.Seqs {
+		s := &r.batch.Seqs[i]
+		if len(s.Blocks) != (s.Context+s.Tokens+r.memory.blockTokens-1)/r.memory.blockTokens {
+			return nil, fmt.Errorf("%d blocks for %d+%d tokens", len(s.Blocks), s.Context, s.Tokens)
+		}
+		seen := uint64(1)
+		for pos := range s.Context {
+			seen = attend(seen, *r.memory.slot(s.Blocks, pos))
+		}
+		for n, id := range ids[:s.Tokens] {
+			slot := r.memory.slot(s.Blocks, s.Context+n)
+			*slot = write(seen, id)
+			seen = attend(seen, *slot)
+		}
+		ids = ids[s.Tokens:]
+		if s.Draw != nil {
+			r.tokens = append(r.tokens, choose(seen, s.Draw))
+		}
+	}
+	if len(ids) != 0 {
+		return nil, errors.New("rows left over")
+	}
+	return r.tokens, nil
+}
+
+// answer is what the fake model says to a request when nothing of a cache comes between.
+func answer(r *infer.Request, eos []int32) (tokens []int32, finish infer.FinishReason) {
+	seen := uint64(1)
+	for _, id := range r.Tokens {
+		seen = attend(seen, write(seen, id))
+	}
+	stops := slices.Clone(r.StopIDs)
+	if !r.IgnoreEOS {
+		stops = append(stops, eos...)
+	}
+	for n := range r.MaxNew {
+		d := sample.Draw{Params: r.Sampling, Position: n}
+		if n < r.MinNew {
+			d.Banned = stops
+		}
+		id := choose(seen, &d)
+		tokens = append(tokens, id)
+		if slices.Contains(stops, id) {
+			return tokens, infer.FinishStop
+		}
+		seen = attend(seen, write(seen, id))
+	}
+	return tokens, infer.FinishLength
+}
+
+var errMove = errors.New("the move failed")
+
+// fakeMover copies for real, some polls later: until a move is done its destination holds poison, and what is copied
+// is what the source holds then. Failing moves leave poison.
+type fakeMover struct {
+	memory *fakeMemory
+	rand   *rand.Rand
+	failed float64 // share of moves that fail
+	slow   bool    // a poll does but a few moves
+	stuck  bool    // nothing is ever done
+	queue  []kv.Move
+	notify chan struct{}
+	loads  int
+	stores int
+	fails  int
+}
+
+func newFakeMover(m *fakeMemory, seed uint64) *fakeMover {
+	return &fakeMover{memory: m, rand: rand.New(rand.NewPCG(seed, 7)), notify: make(chan struct{}, 1)}
+}
+
+func (f *fakeMover) Submit(moves []kv.Move) {
+	for _, m := range moves {
+		for i := range f.memory.tiers[m.To][m.Dst] {
+			f.memory.tiers[m.To][m.Dst][i] = poison
+		}
+		f.queue = append(f.queue, m)
+	}
+	f.ring()
+}
+
+func (f *fakeMover) ring() {
+	select {
+	case f.notify <- struct{}{}:
+	default:
+	}
+}
+
+func (f *fakeMover) Poll(done func(kv.Move, error)) int {
+	if f.stuck {
+		return 0
+	}
+	n := len(f.queue)
+	if f.slow && n > 0 {
+		n = f.rand.IntN(n + 1)
+	}
+	for range n {
+		i := 0
+		if f.slow { // any order
+			i = f.rand.IntN(len(f.queue))
+		}
+		m := f.queue[i]
+		f.queue = slices.Delete(f.queue, i, i+1)
+		done(m, f.move(m))
+	}
+	if len(f.queue) > 0 {
+		f.ring()
+	}
+	return n
+}
+
+func (f *fakeMover) move(m kv.Move) error {
+	if f.rand.Float64() < f.failed {
+		f.fails++
+		return errMove
+	}
+	if m.To == kv.Device {
+		f.loads++
+	} else {
+		f.stores++
+	}
+	copy(f.memory.tiers[m.To][m.Dst], f.memory.tiers[m.From][m.Src])
+	return nil
+}
+
+func (f *fakeMover) Notify() <-chan struct{} { return f.notify }
+func (f *fakeMover) Pending() int            { return len(f.queue) }
+
+// collector gathers one request's events.
+type collector struct {
+	mu     sync.Mutex
+	tokens []int32
+	finals int
+	finish infer.FinishReason
+	stopID int32
+	err    error
+	usage  infer.Usage
+}
+
+func (c *collector) emit(e infer.Event) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.finals > 0 {
+		return errors.New("an event after the last")
+	}
+	c.tokens = append(c.tokens, e.Tokens...)
+	if e.Finish != infer.NotFinished {
+		c.finals++
+		c.finish, c.stopID = e.Finish, e.StopID
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package sched
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"larder/internal/infer"
+)
+
+// take appends the token picked for q and ends q when that completes it. The token of a cancelled sequence is dropped.
+func (s *Scheduler) take(q *Seq, token int32, now time.Time) {
+	if q.cancelled != nil {
+		return
+	}
+	if token < 0 {
+		s.end(q, infer.FinishAbort, -1, fmt.Errorf("%w: no token could be picked, the logits are not numbers", infer.ErrDevice), now)
+		return
+	}
+	q.tokens = append(q.tokens, token)
+	q.usage.CompletionTokens++
+	if t := &q.usage.Timing; t.FirstToken.IsZero() {
+		t.FirstToken = now
+	}
+	o := Output{Seq: q, Token: token, StopID: -1}
+	switch {
+	case slices.Contains(q.stops, token):
+		o.Finish, o.StopID = infer.FinishStop, token
+	case q.left() == 0:
+		o.Finish = infer.FinishLength
+	}
+	if o.Finish != infer.NotFinished {
+		s.leave(q, now)
+	}
+	s.note(o)
+}
+
+// end ends q with no token.
+func (s *Scheduler) end(q *Seq, why infer.FinishReason, stop int32, err error, now time.Time) {
+	s.leave(q, now)
+	s.note(Output{Seq: q, Token: -1, Finish: why, StopID: stop, Err: err})
+}
+
+// leave takes q out of every list and its blocks back.
+func (s *Scheduler) leave(q *Seq, now time.Time) {
+	if q.lease != nil {
+		q.lease.Close()
+		q.lease = nil
+		s.running = remove(s.running, q)
+	} else {
+		s.waiting = remove(s.waiting, q)
+	}
+	q.ended = true
+	q.hold = hold{}
+	q.usage.Timing.Finished = now
+	s.stalled = false
+}
