@@ -15,6 +15,7 @@ type BreakEven struct {
 	Fit           Fit     `json:"fit"`
 	Curve         []Point `json:"curve"`
 	Measured      []Point `json:"measured"`
+	Map           []Cell  `json:"map"`
 	Verdict       string  `json:"verdict"`
 
 	Why map[string]string `json:"why,omitempty"`
@@ -52,4 +53,13 @@ type Point struct {
 	RecomputeMS  Number `json:"recompute_ms"`
 	LoadMS       Number `json:"load_ms"`
 	Reason       string `json:"reason,omitempty"`
+}
+
+// Cell is what the fitted model predicts for one hit rate and batch size at the study's input length.
+type Cell struct {
+	HitRate    float64 `json:"hit_rate"` // in whole blocks
+	Batch      int     `json:"batch"`
+	RecomputeS float64 `json:"recompute_s"`
+	HostS      float64 `json:"host_s"` // loads first, one after another, then compute: nothing overlaps
+	HBMS       float64 `json:"hbm_s"`
 }

@@ -36,10 +36,12 @@ func Encode(w io.Writer, s *Study) error {
 
 // fillEmpty makes lists that were never filled empty instead of null.
 func (s *Study) fillEmpty() {
-	v := reflect.ValueOf(s).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice && f.IsNil() {
-			f.Set(reflect.MakeSlice(f.Type(), 0, 0))
+	for _, part := range []any{s, &s.Workload, &s.BreakEven, &s.BreakEven.Fit, &s.Published} {
+		v := reflect.ValueOf(part).Elem()
+		for i := range v.NumField() {
+			if f := v.Field(i); f.Kind() == reflect.Slice && f.IsNil() {
+				f.Set(reflect.MakeSlice(f.Type(), 0, 0))
+			}
 		}
 	}
 }

@@ -98,7 +98,7 @@ func newPage(s *record.Study) *page {
 			p.Figures = append(p.Figures, f)
 		}
 	}
-	for _, f := range []figure{decodeTable(s), kvTable(s), comparisonTable(s), fitTable(s), publishedTable(s, cs), ceilingTable(s), aboutTable(s)} {
+	for _, f := range []figure{decodeTable(s), kvTable(s), comparisonTable(s), mapTable(s), fitTable(s), publishedTable(s, cs), ceilingTable(s), aboutTable(s)} {
 		if len(f.Rows) > 0 || f.Text != "" {
 			p.Tables = append(p.Tables, f)
 		}

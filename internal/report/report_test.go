@@ -274,3 +274,32 @@ func TestScales(t *testing.T) {
 		}
 	}
 }
+
+// Whatever record can be decoded can be rendered.
+func FuzzRender(f *testing.F) {
+	b, err := os.ReadFile(filepath.Join("testdata", "sample.json"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := record.Decode(bytes.NewReader(b))
+	if err != nil {
+		f.Fatal(err)
+	}
+	s.Rows, s.Decode, s.HeldOut, s.Comparisons, s.Published = s.Rows[3:5], nil, s.HeldOut[:1], s.Comparisons[:2], record.Published{}
+	s.BreakEven.Curve, s.BreakEven.Map, s.BreakEven.Fit.HeldOut = s.BreakEven.Curve[:2], s.BreakEven.Map[:3], s.BreakEven.Fit.HeldOut[:1]
+	var small bytes.Buffer // a short seed leaves the fuzzer more to change in less time
+	if err := record.Encode(&small, s); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(small.Bytes())
+	f.Add([]byte(`{"schema":"larder.study/1"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := record.Decode(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		if err := errors.Join(Text(io.Discard, s), HTML(io.Discard, s)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -94,6 +95,35 @@ func seconds(v float64) string {
 		return short(1000*v) + " ms"
 	}
 	return short(v) + " s"
+}
+
+// mapTable shows what the model predicts for other hit rates: how many times as fast as recomputing.
+func mapTable(s *record.Study) figure {
+	f := figure{Title: "Other hit rates, predicted", Head: []string{"Hit rate"},
+		Text: fmt.Sprintf("How many times as fast as recomputing a burst would be, by the duration model (its error stands below): with the prefix in host memory / in HBM. Prompts of %s tokens.", whole(float64(s.Workload.InputLen)))}
+	batches := s.Workload.BatchSizes
+	for _, b := range batches {
+		f.Head = append(f.Head, fmt.Sprintf("Batch %d: host / HBM", b))
+	}
+	var rates []float64
+	cells := map[float64]map[int]string{}
+	for _, c := range s.BreakEven.Map {
+		if cells[c.HitRate] == nil {
+			rates, cells[c.HitRate] = append(rates, c.HitRate), map[int]string{}
+		}
+		cells[c.HitRate][c.Batch] = fmt.Sprintf("%.2f / %.2f", c.RecomputeS/c.HostS, c.RecomputeS/c.HBMS)
+	}
+	for _, h := range rates {
+		row := []string{percent(h)}
+		for _, b := range batches {
+			row = append(row, cmp.Or(cells[h][b], none))
+		}
+		f.Rows = append(f.Rows, row)
+	}
+	if len(f.Rows) == 0 {
+		return figure{}
+	}
+	return f
 }
 
 // publishedTable sets tokens a second of the document beside ours where batch and arm meet, and each document's own

@@ -16,7 +16,7 @@ const formula = "load a prefix of n tokens when t0 + n*b/B < n/R (b: KV bytes pe
 func (r *run) breakEven() {
 	b := &r.out.BreakEven
 	b.Formula = formula
-	b.Fit = r.fit()
+	model := r.fit(&b.Fit)
 	r.winningBatch(b)
 	rates, why := r.measureRates(b)
 	if why != "" {
@@ -30,6 +30,7 @@ func (r *run) breakEven() {
 	b.LoadBytesPerS, b.LoadFixedMS = record.Of(rates.Load), record.Of(rates.Fixed*1000)
 	b.NeedBytesPerS, b.Margin = record.Of(rates.NeedBandwidth()), record.Of(rates.Margin())
 	r.curve(b, rates)
+	r.decide(b, model, rates)
 	n, ok := rates.MinPrefix(searchLimit(r.cfg.InputLen))
 	if !ok {
 		none := record.Absent(fmt.Sprintf("recomputing is faster at every length up to %d tokens", searchLimit(r.cfg.InputLen)))
@@ -161,6 +162,30 @@ func (r *run) saved(shared int) record.Number {
 	return record.Absent("not measured in the hbm arm at this prefix length")
 }
 
+// mapRates are the hit rates of the decision map.
+var mapRates = []float64{0.1, 0.25, 0.5, 0.75, 0.9}
+
+// decide fills the map of hit rate and batch with what the fitted model predicts. Loads are charged by the measured
+// rates, one after another and before any computing: what overlaps in truth only makes the host arm better.
+func (r *run) decide(b *record.BreakEven, m *cost.Model, rates cost.Rates) {
+	if m == nil {
+		return
+	}
+	burst := func(batch, shared int) float64 {
+		return m.Predict(cost.Burst{Requests: batch, TFLOP: float64(batch) * r.env.Roofline.PrefillFLOPs(r.cfg.InputLen-shared, shared) / 1e12})
+	}
+	for _, h := range mapRates {
+		shared := r.cfg.SharedLen(h, r.env.Layout.BlockTokens)
+		if shared == 0 {
+			continue
+		}
+		for _, n := range r.cfg.BatchSizes {
+			hbm := burst(n, shared)
+			b.Map = append(b.Map, record.Cell{HitRate: float64(shared) / float64(r.cfg.InputLen), Batch: n, RecomputeS: burst(n, 0), HostS: hbm + float64(n)*rates.LoadSeconds(shared), HBMS: hbm})
+		}
+	}
+}
+
 // winningBatch is the smallest batch from which on the host arm beat recompute at every measured batch, each with an
 // interval that excludes "equal".
 func (r *run) winningBatch(b *record.BreakEven) {
@@ -201,11 +226,12 @@ func (r *run) work(row *record.Row, id int, name string) cost.Burst {
 }
 
 // fit fits the duration model to the paired bursts and judges it on what it has not seen: each batch size predicted
-// from the others, and the held-out hit rates predicted from all.
-func (r *run) fit() record.Fit {
-	none := func(why string) record.Fit {
+// from the others, and the held-out hit rates predicted from all. It returns nil when there is no model.
+func (r *run) fit(f *record.Fit) *cost.Model {
+	none := func(why string) *cost.Model {
 		n := record.Absent(why)
-		return record.Fit{FixedS: n, SPerRequest: n, SPerTFLOP: n, SPerGiB: n, MeanError: n, MaxError: n, HeldOut: []record.Prediction{}}
+		*f = record.Fit{FixedS: n, SPerRequest: n, SPerTFLOP: n, SPerGiB: n, MeanError: n, MaxError: n}
+		return nil
 	}
 	if r.env.Roofline == nil {
 		return none("no roofline model")
@@ -224,7 +250,7 @@ func (r *run) fit() record.Fit {
 	if err != nil {
 		return none(err.Error())
 	}
-	f := record.Fit{Points: len(bursts), FixedS: record.Of(m.Fixed), SPerRequest: record.Of(m.PerRequest), SPerTFLOP: record.Of(m.PerTFLOP), SPerGiB: record.Of(m.PerGiB)}
+	*f = record.Fit{Points: len(bursts), FixedS: record.Of(m.Fixed), SPerRequest: record.Of(m.PerRequest), SPerTFLOP: record.Of(m.PerTFLOP), SPerGiB: record.Of(m.PerGiB)}
 	seen := cost.LeaveOut(bursts)
 	for i := len(r.out.Rows); i < len(rows); i++ {
 		if usable(&rows[i]) {
@@ -237,7 +263,7 @@ func (r *run) fit() record.Fit {
 	if mean, most, ok := cost.Errors(seen); ok {
 		f.MeanError, f.MaxError = record.Of(mean), record.Of(most)
 	}
-	return f
+	return &m
 }
 
 func usable(row *record.Row) bool { return row.Failed == 0 && row.DurationS > 0 }

@@ -19,6 +19,18 @@ func small() Config {
 	}
 }
 
+// mustEncode writes the record, and sees that no reason of last resort is in it.
+func mustEncode(t *testing.T, s *record.Study) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := record.Encode(&b, s); err != nil {
+		t.Errorf("the record cannot be written: %v", err)
+	}
+	if i := bytes.Index(b.Bytes(), []byte(unexplained)); i >= 0 {
+		t.Errorf("a number is absent without a reason: %s", b.Bytes()[max(0, i-300):i])
+	}
+}
+
 func failedCheck(s *record.Study, name string) *record.Check {
 	for i := range s.Checks {
 		if s.Checks[i].Name == name && !s.Checks[i].OK {
@@ -71,9 +83,14 @@ func TestWholeStudy(t *testing.T) {
 		t.Errorf("TPOT %v, the world makes a token each 5 ms", got)
 	}
 	checkConclusions(t, s)
-	var b bytes.Buffer
-	if err := record.Encode(&b, s); err != nil {
-		t.Error(err)
+	mustEncode(t, s)
+	if len(s.BreakEven.Map) != 15 {
+		t.Errorf("the map has %d cells", len(s.BreakEven.Map))
+	}
+	for _, c := range s.BreakEven.Map {
+		if c.HBMS > c.HostS || c.HostS >= c.RecomputeS {
+			t.Errorf("in this world a hit always pays: %+v", c)
+		}
 	}
 }
 
@@ -157,9 +174,7 @@ func TestFaultsAreNamed(t *testing.T) {
 			if c == nil || !s.Complete || !strings.Contains(c.Detail, ":") {
 				t.Errorf("check %+v, complete %v", c, s.Complete)
 			}
-			if err := record.Encode(new(bytes.Buffer), s); err != nil {
-				t.Errorf("the record cannot be written: %v", err)
-			}
+			mustEncode(t, s)
 		})
 	}
 }
@@ -176,9 +191,7 @@ func TestInterrupted(t *testing.T) {
 	if len(s.Rows) == 0 || len(s.Rows) >= 27 {
 		t.Errorf("%d rows kept", len(s.Rows))
 	}
-	if err := record.Encode(new(bytes.Buffer), s); err != nil {
-		t.Error(err)
-	}
+	mustEncode(t, s)
 }
 
 // Other ways to share: one prefix for all, and groups. Without salts the recompute arm would hit itself.
@@ -214,6 +227,7 @@ func TestOneRepeat(t *testing.T) {
 	if s.BreakEven.Batch.OK() || s.BreakEven.Fit.FixedS.OK() {
 		t.Errorf("break-even batch %v, fit %+v", s.BreakEven.Batch, s.BreakEven.Fit)
 	}
+	mustEncode(t, s)
 }
 
 // Without the tap and the roofline there are reasons instead of numbers.
@@ -228,9 +242,7 @@ func TestBareEnv(t *testing.T) {
 	if r := s.Rows[0]; r.Split.Load.Why() == "" || r.LimitS.Why() == "" {
 		t.Errorf("%+v %+v", r.Split, r.LimitS)
 	}
-	if err := record.Encode(new(bytes.Buffer), s); err != nil {
-		t.Error(err)
-	}
+	mustEncode(t, s)
 }
 
 type lastUpdate struct {
