@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -234,7 +233,6 @@ func readAll(t testing.TB, r io.ReadCloser) string {
 type gate struct {
 	entered chan string
 	left    chan error
-	once    sync.Once
 }
 
 // holding is an engine that makes one token and then waits until the request is cancelled.

@@ -18,7 +18,6 @@ type knobs struct {
 	topP, minP          *float64
 	topK, n, every      *int
 	seed                *int64
-	seedName            string
 	stop                api.Strings
 	stopIDs             []int32
 	ignoreEOS           *bool

@@ -157,19 +157,32 @@ func TestSlowReaderOfWholeAnswer(t *testing.T) {
 		b.Tokenizer, b.Model.ContextLength, b.Model.MaxTotal = nil, 1<<30, 0
 	})
 	returned := make(chan struct{})
-	hs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	hs := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer close(returned)
 		f.ServeHTTP(w, r)
 	}))
+	hs.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if err := c.(*net.TCPConn).SetWriteBuffer(4096); err != nil {
+			t.Error(err)
+		}
+		return ctx
+	}
+	hs.Start()
 	defer hs.Close()
 	conn, err := net.Dial("tcp", hs.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	body := `{"input_ids":[299],"sampling_params":{"max_new_tokens":2000000}}`
+	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	body := `{"input_ids":[299],"sampling_params":{"max_new_tokens":150000}}`
 	fmt.Fprintf(conn, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	<-returned
+	if whole, err := io.ReadAll(conn); err == nil && bytes.HasSuffix(whole, []byte("}")) {
+		t.Errorf("all %d bytes fitted into the sockets: nothing was tested", len(whole))
+	}
 }
 
 // TestStreamsArriveAlone reads each event before the engine may make the next.
@@ -241,33 +254,34 @@ func TestQueueFull(t *testing.T) {
 	f.post("/generate", `{"text":"a","sampling_params":{"max_new_tokens":1}}`, 200)
 }
 
-// TestLargeBodyOverSocket sends 100 MB that nobody wants.
+// TestLargeBodyOverSocket sends 100 MB that nobody wants, announced and chunked, and reads while it writes.
 func TestLargeBodyOverSocket(t *testing.T) {
 	hs := serve(t, Config{}, echoing(), nil).wire()
-	for _, length := range []int64{100 << 20, -1} { // announced, and chunked
-		req, err := http.NewRequestWithContext(t.Context(), "POST", hs.URL+"/generate", io.LimitReader(zeros{}, 100<<20))
+	chunk := "100000\r\n" + strings.Repeat(" ", 1<<20) + "\r\n"
+	for head, piece := range map[string]string{
+		"Content-Length: 104857600":  chunk[8 : 8+1<<20],
+		"Transfer-Encoding: chunked": chunk,
+	} {
+		conn, err := net.Dial("tcp", hs.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.ContentLength = length
-		req.Header.Set("Content-Type", "application/json")
-		resp, err := hs.Client().Do(req)
-		if err != nil { // the server may have closed before the client noticed the answer
-			var op *net.OpError
-			if !errors.As(err, &op) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-				t.Errorf("%v", err)
+		written := make(chan struct{})
+		go func() {
+			defer close(written)
+			_, err := fmt.Fprintf(conn, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n", head)
+			for i := 0; i < 100 && err == nil; i++ {
+				_, err = io.WriteString(conn, piece)
 			}
-			continue
+		}()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", head, err)
 		}
 		if got := readAll(t, resp.Body); resp.StatusCode != 413 || !strings.Contains(got, "larger than 33554432 bytes") {
-			t.Errorf("%d %s", resp.StatusCode, got)
+			t.Errorf("%s: %d %s", head, resp.StatusCode, got)
 		}
+		conn.Close()
+		<-written
 	}
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }
