@@ -22,7 +22,7 @@ import numpy
 import torch
 from safetensors.numpy import save_file
 import transformers
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 ROUTER_GAP = 0.12
 TOKEN_GAP = 0.25
@@ -51,7 +51,7 @@ CONFIGS = {
 
 
 def build(cls, fields, seed):
-    """A model with weights that make a spread-out, input-dependent result, rounded to bf16 and held in float32."""
+    """A model in bf16 with weights that make a spread-out, input-dependent result."""
     fields = dict(SHARED, **fields)
     theta = fields.pop("rope_theta", 10000.0)
     config = cls(**fields, rope_parameters={"rope_type": "default", "rope_theta": theta})
@@ -67,10 +67,7 @@ def build(cls, fields, seed):
             else:
                 gain = 3.0 if "lm_head" in name or name.endswith("mlp.gate.weight") else 1.0
                 p.copy_(r * gain / p.shape[-1] ** 0.5)
-            p.copy_(p.to(torch.bfloat16).to(torch.float32))
-    model.eval()
-    model.config._attn_implementation = "eager"
-    return model
+    return model.to(torch.bfloat16)
 
 
 class RouterGaps:
@@ -117,10 +114,11 @@ def choose(model, rng, length):
 
 
 def make(folder, name, cls, fields, seed):
-    model = build(cls, fields, seed)
     folder.mkdir(parents=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    model.to(torch.float32)
+    build(cls, fields, seed).save_pretrained(folder)
+    # Read back: converting a model in place would leave its rotary frequencies rounded to bf16.
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
     (folder / "generation_config.json").unlink(missing_ok=True)
     rng = numpy.random.default_rng(seed)
     golden, tensors = {"cases": []}, {}

@@ -70,6 +70,22 @@ func WriteSharded(dir string, cfg *arch.Config, seed uint64, shards int) error {
 	return writeJSON(filepath.Join(dir, "model.safetensors.index.json"), map[string]any{"weight_map": where})
 }
 
+// WriteWide writes the same values as WriteTiny, stored as float32.
+func WriteWide(dir string, cfg *arch.Config, seed uint64) error {
+	if err := WriteConfig(dir, cfg); err != nil {
+		return err
+	}
+	all := Tensors(cfg, seed)
+	for i := range all {
+		narrow := all[i].Data
+		all[i].DType, all[i].Data = arch.F32, make([]byte, 0, 2*len(narrow))
+		for j := 0; j < len(narrow); j += 2 { // a bf16 is the upper half of a float32
+			all[i].Data = append(all[i].Data, 0, 0, narrow[j], narrow[j+1])
+		}
+	}
+	return Save(filepath.Join(dir, "model.safetensors"), all)
+}
+
 // WriteConfig writes cfg as a config.json.
 func WriteConfig(dir string, cfg *arch.Config) error {
 	h := map[string]any{
