@@ -55,6 +55,11 @@ type benchCmd struct {
 	GSPZipf     float64 `name:"gsp-zipf-alpha" group:"workload" help:"For zipf."`
 
 	Rate        float64 `name:"request-rate" default:"inf" group:"load" help:"Requests per second as a Poisson process; inf: all at once."`
+	Burstiness  float64 `default:"1" group:"load" help:"Shape of gamma intervals, as vllm bench: 1 Poisson, below 1 burstier, above 1 smoother."`
+	Constant    bool    `name:"constant-rate" group:"load" help:"Equal intervals instead of random ones."`
+	Ramp        string  `name:"ramp-up-strategy" enum:"none,linear,exponential" default:"none" group:"load" help:"Let the rate go from one value to another over the requests."`
+	RampFrom    float64 `name:"ramp-up-start-rps" group:"load" help:"Rate of the first request of a ramp."`
+	RampTo      float64 `name:"ramp-up-end-rps" group:"load" help:"Rate of the last request of a ramp."`
 	Concurrency int     `name:"max-concurrency" group:"load" help:"Most requests in flight (0: no limit)."`
 	Seed        uint64  `default:"42" group:"load" help:"Seed of lengths, prompts and arrivals."`
 	Warmups     int     `name:"warmup-requests" default:"1" group:"load" help:"Requests before the measured ones, with prompts of their own."`
@@ -188,6 +193,10 @@ func (c *benchCmd) validate() error {
 		return fmt.Errorf("--dataset-name %s is not supported; supported: %s", c.Dataset, strings.Join(benchDatasets, ", "))
 	case !(c.Rate > 0):
 		return fmt.Errorf("--request-rate %v must be above 0 (or inf)", c.Rate)
+	case (c.Ramp == "none") != (c.RampFrom == 0 && c.RampTo == 0):
+		return errors.New("--ramp-up-strategy goes with --ramp-up-start-rps and --ramp-up-end-rps")
+	case c.Ramp != "none" && !math.IsInf(c.Rate, 1):
+		return errors.New("--request-rate and --ramp-up-strategy exclude each other")
 	case c.Concurrency < 0 || c.Warmups < 0:
 		return errors.New("--max-concurrency and --warmup-requests must not be negative")
 	case c.Prompts < 1:
@@ -221,6 +230,9 @@ func (c *benchCmd) validateWorkload() error {
 		return errors.New("--vocab-size goes with --tokenize-prompt and without --tokenizer")
 	case c.CacheReport && !strings.HasPrefix(c.Backend, "sglang"):
 		return errors.New("--cache-report goes with the sglang backends")
+	}
+	if err := c.arrival().Validate(); err != nil {
+		return err
 	}
 	_, err := c.objectives()
 	return err

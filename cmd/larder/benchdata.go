@@ -78,7 +78,7 @@ func (c *benchCmd) workload(cfg *loadgen.Config, tok *benchTokenizer, log io.Wri
 		fmt.Fprintln(log, n)
 	}
 	items := set.Items
-	due, adapters, err := s.Plan(len(items), c.Rate, workload.Adapters{Names: c.LoRA, Distribution: c.LoRADist, Alpha: c.LoRAAlpha})
+	due, adapters, err := s.Plan(len(items), c.arrival(), workload.Adapters{Names: c.LoRA, Distribution: c.LoRADist, Alpha: c.LoRAAlpha})
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +90,14 @@ func (c *benchCmd) workload(cfg *loadgen.Config, tok *benchTokenizer, log io.Wri
 		}
 	}
 	return items, nil
+}
+
+func (c *benchCmd) arrival() workload.Arrival {
+	a := workload.Arrival{Rate: c.Rate, Burstiness: c.Burstiness, Constant: c.Constant}
+	if c.Ramp != "none" {
+		a.Ramp, a.RampFrom, a.RampTo = c.Ramp, c.RampFrom, c.RampTo
+	}
+	return a
 }
 
 func (c *benchCmd) dataset(s *workload.Sampler, tok workload.Tokenizer) (*workload.Set, error) {

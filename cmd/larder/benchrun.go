@@ -270,6 +270,9 @@ func (c *benchCmd) report(control *loadgen.Control, res *loadgen.Result, tok *be
 		return err
 	}
 	setup := serving.Setup{Backend: c.Backend, RequestRate: c.Rate, MaxConcurrency: c.Concurrency, SLO: slo}
+	if c.Ramp != "none" {
+		setup.RateLabel = "ramp"
+	}
 	if tok != nil {
 		setup.Count = tok.count
 	}

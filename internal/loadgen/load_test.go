@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -86,16 +85,6 @@ func serverTiming(b *testing.B, base string) (first, gaps stats.Summary) {
 	return stats.Summarize("ms", t.First, ""), stats.Summarize("ms", t.Gaps, "")
 }
 
-// cpu is the user and system time of this process.
-func cpu(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // BenchmarkStreams drains many paced streams from a mock in another process and holds what the client measured
 // against what the server did.
 func BenchmarkStreams(b *testing.B) {
@@ -115,19 +104,17 @@ func BenchmarkStreams(b *testing.B) {
 				items[i] = workload.Item{IDs: ids, PromptLen: c.prompt, OutputLen: c.tokens, Due: c.ramp * time.Duration(i) / time.Duration(c.streams)}
 			}
 			for b.Loop() {
-				before := cpu(b)
 				res, err := Run(b.Context(), Config{BaseURL: base, Backend: "sglang", Stream: true}, items)
 				if err != nil {
 					b.Fatal(err)
 				}
-				used := cpu(b) - before
-				measureStreams(b, base, c.tokens, res, used)
+				measureStreams(b, base, c.tokens, res)
 			}
 		})
 	}
 }
 
-func measureStreams(b *testing.B, base string, tokens int, res *Result, used time.Duration) {
+func measureStreams(b *testing.B, base string, tokens int, res *Result) {
 	b.Helper()
 	var seen, gaps stats.Sample
 	events := 0
@@ -147,7 +134,7 @@ func measureStreams(b *testing.B, base string, tokens int, res *Result, used tim
 	b.ReportMetric(100*float64(events)/float64(tokens*len(res.Outcomes)), "%drained")
 	b.ReportMetric(seen.Percentile(50).Or(-1)-first.P50.Or(0), "ttft-p50-over-ms")
 	b.ReportMetric(gaps.Percentile(99).Or(-1)-paced.P99.Or(0), "itl-p99-over-ms")
-	b.ReportMetric(used.Seconds()/res.Duration.Seconds(), "cores")
+	b.ReportMetric(res.CPU.Seconds()/res.Duration.Seconds(), "cores")
 	b.ReportMetric(float64(sent)/1e6, "on-the-wire-ms")
 	b.ReportMetric(float64(events)/res.Duration.Seconds(), "events/s")
 }

@@ -139,6 +139,7 @@ type Result struct {
 	Duration    time.Duration // first intended send to last completion
 	Outcomes    []Outcome     // in item order
 	Interrupted bool          // the context ended before the run did
+	CPU         time.Duration // user and system time of this process during the run; 0: not known
 	Prepared    int           // connections opened before the clock started: as many as the first second wants
 }
 

@@ -56,11 +56,13 @@ func (r *run) all(ctx context.Context, items []workload.Item, requests [][]byte)
 	res := &Result{Outcomes: outcomes(&r.cfg, items)}
 	res.Prepared = r.dialer.prepare(ctx, atStart(res.Outcomes, r.cfg.MaxConcurrency))
 	watch := newWatchdog(r)
+	used := processorTime()
 	r.start = time.Now()
 	res.Start = r.start
 	stop := watch.begin()
 	r.dispatch(ctx, res.Outcomes, requests, watch)
 	stop()
+	res.CPU = processorTime() - used
 	res.Interrupted = ctx.Err() != nil
 	res.Duration = duration(res.Outcomes)
 	return res, nil

@@ -8,7 +8,11 @@ import (
 )
 
 // numpyRand draws as numpy's legacy global generator does after numpy.random.seed.
-type numpyRand struct{ t twister }
+type numpyRand struct {
+	t      twister
+	normal float64 // the second of a pair of normal draws, kept for the next
+	kept   bool
+}
 
 // integer is randint(lo, hi): uniform on [lo, hi), by masking and rejecting. A range of one draws nothing.
 func (r *numpyRand) integer(lo, hi int) int {
@@ -26,6 +30,62 @@ func (r *numpyRand) integer(lo, hi int) int {
 
 // exponential has the given mean.
 func (r *numpyRand) exponential(mean float64) float64 { return -math.Log(1-r.t.float()) * mean }
+
+// gauss is a standard normal draw, by the polar method, in pairs.
+func (r *numpyRand) gauss() float64 {
+	if r.kept {
+		r.kept = false
+		return r.normal
+	}
+	for {
+		x, y := 2*r.t.float()-1, 2*r.t.float()-1
+		if q := x*x + y*y; q < 1 && q != 0 {
+			f := math.Sqrt(-2 * math.Log(q) / q)
+			r.normal, r.kept = f*x, true
+			return f * y
+		}
+	}
+}
+
+// gamma is a gamma draw of unit scale, by the rejection that numpy's legacy generator uses.
+func (r *numpyRand) gamma(shape float64) float64 {
+	switch {
+	case shape == 1:
+		return r.exponential(1)
+	case shape < 1:
+		return r.gammaBelowOne(shape)
+	}
+	b := shape - 1.0/3
+	c := 1 / math.Sqrt(9*b)
+	for {
+		x, v := 0.0, 0.0
+		for v <= 0 {
+			x = r.gauss()
+			v = 1 + c*x
+		}
+		v = v * v * v
+		u := r.t.float()
+		if u < 1-0.0331*(x*x)*(x*x) || math.Log(u) < 0.5*x*x+b*(1-v+math.Log(v)) {
+			return b * v
+		}
+	}
+}
+
+func (r *numpyRand) gammaBelowOne(shape float64) float64 {
+	for {
+		u, v := r.t.float(), r.exponential(1)
+		if u <= 1-shape {
+			if x := math.Pow(u, 1/shape); x <= v {
+				return x
+			}
+			continue
+		}
+		y := -math.Log((1 - u) / shape)
+		if x := math.Pow(1-shape+shape*y, 1/shape); x <= v+y {
+			return x
+		}
+	}
+}
 
 // lens draws n lengths between full*ratio (at least 1) and full, both included; full <= 0 gives zeros and draws
 // nothing.

@@ -6,7 +6,6 @@ import (
 	"math"
 	"runtime"
 	"sync"
-	"time"
 )
 
 // Sampler draws the reference's data sets and arrivals. Like the reference it seeds two generators once and lets every
@@ -32,83 +31,6 @@ func NewSampler(seed uint64) (*Sampler, error) {
 type Set struct {
 	Items []Item
 	Notes []string
-}
-
-// Arrivals are n intended send times of a Poisson process of rate requests per second; the first is at 0. An infinite
-// rate puts all at 0 and draws nothing.
-func (s *Sampler) Arrivals(n int, rate float64) ([]time.Duration, error) {
-	due, _, err := s.Plan(n, rate, Adapters{})
-	return due, err
-}
-
-// Adapters says which LoRA adapter each request names.
-type Adapters struct {
-	Names        []string
-	Distribution string  // uniform, distinct (in turn) or skewed (each Alpha times as often as the next)
-	Alpha        float64 // above 1; for skewed
-}
-
-func (a Adapters) validate() error {
-	switch {
-	case len(a.Names) == 0 || a.Distribution == "uniform":
-		return nil
-	case a.Distribution != "distinct" && a.Distribution != "skewed":
-		return fmt.Errorf("adapter distribution %q: known are uniform, distinct, skewed", a.Distribution)
-	case len(a.Names) < 2:
-		return fmt.Errorf("the adapter distribution %s needs more than one name", a.Distribution)
-	case a.Distribution == "skewed" && !(a.Alpha > 1):
-		return fmt.Errorf("adapter alpha %v must be above 1", a.Alpha)
-	}
-	return nil
-}
-
-// Plan is Arrivals with an adapter for each request; its names are nil when there are no adapters. The two kinds of
-// draws alternate, as in the reference.
-func (s *Sampler) Plan(n int, rate float64, a Adapters) (due []time.Duration, names []string, err error) {
-	if !(rate > 0) {
-		return nil, nil, fmt.Errorf("request rate %v must be above 0 (or inf)", rate)
-	}
-	if err := a.validate(); err != nil {
-		return nil, nil, err
-	}
-	due = make([]time.Duration, n)
-	if len(a.Names) > 0 {
-		names = make([]string, n)
-	}
-	var at float64 // seconds; a float, so that a long schedule does not collect rounding
-	for i := range due {
-		due[i] = seconds(at)
-		if names != nil {
-			names[i] = a.Names[s.adapter(a, i)]
-		}
-		if !math.IsInf(rate, 1) {
-			at += s.numpy.exponential(1 / rate)
-		}
-	}
-	return due, names, nil
-}
-
-// adapter draws the index of request i's adapter.
-func (s *Sampler) adapter(a Adapters, i int) int {
-	switch a.Distribution {
-	case "distinct":
-		return i % len(a.Names)
-	case "skewed":
-		weights := make([]float64, len(a.Names))
-		for k := range weights {
-			weights[k] = math.Pow(a.Alpha, -float64(k))
-		}
-		return pick(cumulative(weights), s.numpy.t.float())
-	}
-	return s.python.below(len(a.Names))
-}
-
-// seconds converts without overflow: a schedule past 292 years is as good as never.
-func seconds(s float64) time.Duration {
-	if s >= math.MaxInt64/1e9 {
-		return math.MaxInt64
-	}
-	return time.Duration(s * 1e9)
 }
 
 // RandomSpec asks for the data sets random and random-ids.

@@ -198,23 +198,60 @@ func TestRefusals(t *testing.T) {
 
 // Adapters and arrivals alternate their draws; the vectors are numpy's and Python's.
 func TestPlanLikeTheReference(t *testing.T) {
-	due, names, err := must(NewSampler(9))(t).Plan(10, 5, Adapters{Names: []string{"a", "b", "c"}, Distribution: "skewed", Alpha: 1.5})
+	due, names, err := must(NewSampler(9))(t).Plan(10, Arrival{Rate: 5}, Adapters{Names: []string{"a", "b", "c"}, Distribution: "skewed", Alpha: 1.5})
 	if got := strings.Join(names, ""); err != nil || got != "abaaaacbcb" {
 		t.Errorf("skewed adapters %q, %v", got, err)
 	}
 	if got := due[9].Seconds(); math.Abs(got-1.178758432377578) > 1e-8 {
 		t.Errorf("the last arrival is at %v", got)
 	}
-	_, names, err = must(NewSampler(9))(t).Plan(12, math.Inf(1), Adapters{Names: []string{"a", "b", "c"}, Distribution: "uniform"})
+	_, names, err = must(NewSampler(9))(t).Plan(12, Arrival{Rate: math.Inf(1)}, Adapters{Names: []string{"a", "b", "c"}, Distribution: "uniform"})
 	if got := strings.Join(names, ""); err != nil || got != "bcbbaacabcbc" {
 		t.Errorf("uniform adapters %q, %v", got, err)
 	}
-	_, names, err = must(NewSampler(9))(t).Plan(4, math.Inf(1), Adapters{Names: []string{"a", "b"}, Distribution: "distinct"})
+	_, names, err = must(NewSampler(9))(t).Plan(4, Arrival{Rate: math.Inf(1)}, Adapters{Names: []string{"a", "b"}, Distribution: "distinct"})
 	if got := strings.Join(names, ""); err != nil || got != "abab" {
 		t.Errorf("distinct adapters %q, %v", got, err)
 	}
 	for _, a := range []Adapters{{[]string{"a"}, "distinct", 0}, {[]string{"a", "b"}, "skewed", 1}, {[]string{"a"}, "odd", 0}} {
-		if _, _, err := must(NewSampler(9))(t).Plan(1, 1, a); err == nil {
+		if _, _, err := must(NewSampler(9))(t).Plan(1, Arrival{Rate: 1}, a); err == nil {
+			t.Errorf("%+v was taken", a)
+		}
+	}
+}
+
+func TestArrivalShapes(t *testing.T) {
+	plan := func(n int, a Arrival) []time.Duration {
+		t.Helper()
+		due, _, err := must(NewSampler(11))(t).Plan(n, a, Adapters{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return due
+	}
+	if due := plan(5, Arrival{Rate: 4, Constant: true}); due[4] != time.Second {
+		t.Errorf("constant: %v", due)
+	}
+	if due := plan(3, Arrival{Ramp: "linear", RampFrom: 1, RampTo: 3, Constant: true}); due[2] != 1500*time.Millisecond {
+		t.Errorf("linear ramp: %v", due)
+	}
+	if due := plan(4, Arrival{Ramp: "exponential", RampFrom: 1, RampTo: 8, Constant: true}); due[3] != 1750*time.Millisecond {
+		t.Errorf("exponential ramp: %v", due)
+	}
+	for _, k := range []float64{0.25, 0.5, 4} {
+		due := plan(4000, Arrival{Rate: 100, Burstiness: k})
+		var sum, squares float64
+		for i := 1; i < len(due); i++ {
+			d := (due[i] - due[i-1]).Seconds() * 100
+			sum, squares = sum+d, squares+d*d
+		}
+		mean := sum / 3999
+		if cv := (squares/3999 - mean*mean) * k; math.Abs(mean-1) > 0.12 || math.Abs(cv-1) > 0.25 {
+			t.Errorf("burstiness %v: mean interval %v, squared variation times burstiness %v; both should be near 1", k, mean, cv)
+		}
+	}
+	for _, a := range []Arrival{{Rate: 1, Burstiness: -1}, {Rate: 1, Burstiness: math.NaN()}, {Rate: 1, Burstiness: 2, Constant: true}, {Ramp: "odd", RampFrom: 1, RampTo: 1}, {Ramp: "linear", RampFrom: 1}} {
+		if a.Validate() == nil {
 			t.Errorf("%+v was taken", a)
 		}
 	}

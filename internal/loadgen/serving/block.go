@@ -87,8 +87,8 @@ func Block(w io.Writer, m *Metrics, s Style) error {
 }
 
 func (m *Metrics) rate() string {
-	if m.Setup.Trace {
-		return "trace"
+	if m.Setup.RateLabel != "" {
+		return m.Setup.RateLabel
 	}
 	return pythonFloat(m.Setup.RequestRate)
 }

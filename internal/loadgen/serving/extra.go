@@ -16,6 +16,7 @@ import (
 const (
 	suspectLagP50 = 10.0 // ms
 	suspectLagP99 = 50.0 // ms
+	suspectBunch  = 0.2  // share of arrivals
 )
 
 // Extra writes the section that follows the block: what the reference leaves out, or counts differently.
@@ -25,6 +26,7 @@ func Extra(w io.Writer, m *Metrics) error {
 	p.attempts(m)
 	p.tokens(m)
 	p.times(m)
+	p.steady(m)
 	p.goodput(m)
 	for _, n := range m.Notes() {
 		p.line("Note: " + n)
@@ -122,7 +124,24 @@ func (p *page) times(m *Metrics) {
 	if k, ok := m.Client.PerChunk.Get(); ok && k != 1 {
 		p.float("Tokens per arrival:", k)
 	}
+	if v, ok := m.Client.Bunched.Get(); ok && v > 0 {
+		p.row("Arrivals in one read with another:", fmt.Sprintf("%.1f%%", 100*v))
+	}
+	if v, ok := m.Client.CPU.Get(); ok {
+		p.row("Processor of this client (cores):", fmt.Sprintf("%.2f", v))
+	}
 	p.row("Connections:", fmt.Sprintf("%d before the clock, %d during the run", m.Client.Prepared, m.Client.Dials))
+}
+
+func (p *page) steady(m *Metrics) {
+	s := m.Steady
+	if s.Reason != "" {
+		return
+	}
+	p.row("Steady window (s):", fmt.Sprintf("%.2f to %.2f", s.From, s.To))
+	p.float("  requests done (req/s):", s.RequestRate)
+	p.float("  output tokens (tok/s):", s.OutputRate)
+	p.triple("  TTFT (ms):", s.TTFT)
 }
 
 // triple is one row of mean, p50, p99 and maximum, or the reason why there are none.
@@ -187,6 +206,9 @@ func (m *Metrics) Warnings() []string {
 	add(failed+m.Completed != m.Attempts, "internal: %d successes and %d failures of %d attempts.", m.Completed, failed, m.Attempts)
 	lag50, lag99 := m.Client.Lag.P50.Or(0), m.Client.Lag.P99.Or(0)
 	add(lag50 > suspectLagP50 || lag99 > suspectLagP99, "client-limited: requests left %.1f ms (p50) and %.1f ms (p99) late; the latencies above hide this delay.", lag50, lag99)
+	if v, ok := m.Client.Bunched.Get(); ok {
+		add(v > suspectBunch, "client-limited, or the server sends in bursts: %.0f%% of the arrivals came in one read with another, so gaps are not the server's.", v*100)
+	}
 	add(m.Tokens.Unclosed > 0, "%d answers report cached tokens that do not add up.", m.Tokens.Unclosed)
 	add(m.Duration >= 1 && m.PeakOutput+1 < m.chunkRate(), "internal: the busiest second has %.0f tokens, fewer than the mean.", m.PeakOutput)
 	if n := m.Tokens.PromptN; n > 0 && n == m.Completed && m.Input > 0 {

@@ -110,8 +110,8 @@ func positive(n int) any {
 
 func (m *Metrics) rateValue(bare bool) any {
 	switch {
-	case m.Setup.Trace:
-		return "trace"
+	case m.Setup.RateLabel != "":
+		return m.Setup.RateLabel
 	case math.IsInf(m.Setup.RequestRate, 1) && bare:
 		return bareInfinity
 	case math.IsInf(m.Setup.RequestRate, 1):
@@ -187,6 +187,9 @@ func (m *Metrics) ours() object {
 		{"tokens_per_chunk", m.Client.PerChunk}, {"connections_prepared", m.Client.Prepared}, {"connections_dialled", m.Client.Dials},
 		{"max_itl_ms", m.ITL.Max}, {"cache_hit_rate", m.Tokens.HitRate()},
 	}
+	o.add("client_cores", m.Client.CPU)
+	o.add("bunched_share", m.Client.Bunched)
+	o.add("steady", m.Steady)
 	if m.Tokens.PromptN > 0 {
 		o.add("server_prompt_tokens", m.Tokens.Prompt)
 	}

@@ -18,7 +18,7 @@ import (
 type Setup struct {
 	Backend        string
 	RequestRate    float64 // +Inf: all at once
-	Trace          bool    // arrivals come from a trace; RequestRate is not used
+	RateLabel      string  // what stands for the rate where there is no one rate: "trace", "ramp"; else ""
 	MaxConcurrency int     // 0: no cap
 	Accept         stats.Value
 	Count          func(text string) int // tokens of a text without special tokens; nil: no tokenizer
@@ -47,6 +47,7 @@ type Metrics struct {
 	E2E, TTFT, TPOT, ITL stats.Summary
 	FromDue              struct{ E2E, TTFT stats.Summary }
 	Client               Client
+	Steady               Steady
 	Tokens               Tokens
 	Goodput              []Attainment
 	Good                 int // requests that met every objective
@@ -60,6 +61,8 @@ type Client struct {
 	Dials    int
 	Prepared int
 	ChunkGap stats.Summary // between arrivals, ms, however many tokens they carry
+	CPU      stats.Value   // cores that this process used, on average
+	Bunched  stats.Value   // share of arrivals that came in one read with the one before: above a few percent the client reads late
 	PerChunk stats.Value   // tokens in an arrival, on average; absent when the server counts none
 }
 
@@ -100,7 +103,8 @@ func Compute(res *loadgen.Result, setup Setup) *Metrics {
 	m.rates(l.e2eSum)
 	m.PeakOutput, m.PeakRequests = peaks(res.Outcomes)
 	l.summaries(m)
-	m.Client.Prepared = res.Prepared
+	m.Client.Prepared, m.Client.CPU = res.Prepared, cores(res)
+	m.Steady = steady(res.Outcomes, setup.MaxConcurrency)
 	m.goodput(res.Outcomes)
 	return m
 }
@@ -160,6 +164,14 @@ func (t *Tokens) cached(o *loadgen.Outcome) {
 	}
 }
 
+// cores is the processor time of the run over its duration.
+func cores(res *loadgen.Result) stats.Value {
+	if res.CPU <= 0 || res.Duration <= 0 {
+		return stats.None("not known on this system")
+	}
+	return stats.Of(res.CPU.Seconds() / res.Duration.Seconds())
+}
+
 func (m *Metrics) rates(e2eSum float64) {
 	if m.Duration <= 0 {
 		return
@@ -175,7 +187,7 @@ func (m *Metrics) rates(e2eSum float64) {
 type latencies struct {
 	e2e, ttft, tpot, itl, dueE2E, dueTTFT, lag, queue, wire, chunk stats.Sample
 	e2eSum                                                         float64
-	dials, arrivals, arrived                                       int
+	dials, arrivals, arrived, bunched                              int
 }
 
 func newLatencies() *latencies {
@@ -214,6 +226,9 @@ func (l *latencies) success(o *loadgen.Outcome, out int) {
 	}
 	eachGap(o, func(_ time.Duration, gap float64, tokens int) {
 		l.chunk.Add(gap)
+		if gap == 0 {
+			l.bunched++
+		}
 		for range tokens {
 			l.itl.Add(gap / float64(tokens))
 		}
@@ -246,6 +261,10 @@ func (l *latencies) summaries(m *Metrics) {
 	m.Client = Client{
 		Lag: l.lag.Summary(""), Queue: l.queue.Summary(""), Wire: l.wire.Summary(""), ChunkGap: l.chunk.Summary(one),
 		Dials: l.dials, PerChunk: stats.None("the server does not count tokens by chunk"),
+		Bunched: stats.None(one),
+	}
+	if n := l.chunk.N(); n > 0 {
+		m.Client.Bunched = stats.Of(float64(l.bunched) / float64(n))
 	}
 	if l.arrivals > 0 {
 		m.Client.PerChunk = stats.Of(float64(l.arrived) / float64(l.arrivals))

@@ -2,7 +2,10 @@
 
 package loadgen
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 // open says whether an idle connection can still be used: the server has neither closed it nor sent anything.
 func (c *conn) open() bool {
@@ -22,4 +25,13 @@ func (c *conn) open() bool {
 		return true
 	})
 	return err == nil && alive
+}
+
+// processorTime is the user and system time of this process so far.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
