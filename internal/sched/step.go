@@ -139,11 +139,12 @@ func (s *Scheduler) grow(q *Seq, now time.Time) bool {
 			return true
 		}
 		last := s.running[len(s.running)-1]
+		alone := len(s.running) == 1
 		switch pending := s.cache.Pending() > 0; {
-		case pending && (q.stalls < maxStalls || len(s.running) == 1):
+		case pending && (q.stalls < maxStalls || alone && q.stalls < maxTries):
 			q.stalls++
 			return false
-		case len(s.running) == 1:
+		case alone:
 			s.end(q, infer.FinishAbort, -1, fmt.Errorf("%w: %w", infer.ErrNoRoom, err), now)
 			return false
 		}

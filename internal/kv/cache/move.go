@@ -113,15 +113,22 @@ func (c *Cache) stored(f *flight, err error) {
 		c.stats[kv.Host].FailedStores++
 		c.pools[kv.Host].Give(at.Block)
 		c.index.Set(e, kv.Host, prefix.Place{})
-		if f.why == evicting { // keep the device's copy: another eviction may try again
-			c.index.Touch(e, false)
+		if f.why == evicting { // its content is lost: waiting for a store that may never succeed would wedge the tier
+			c.vacated(e)
 		}
 		return
 	}
 	at.State = prefix.Here
 	c.index.Set(e, kv.Host, at)
 	c.stats[kv.Host].StoredBlocks++
-	if f.why == evicting && !e.Pinned(kv.Device) && e.Leaf(kv.Device) {
+	if f.why == evicting {
+		c.vacated(e)
+	}
+}
+
+// vacated drops the device's copy of what was stored to be evicted, unless it has found a use meanwhile.
+func (c *Cache) vacated(e *prefix.Entry) {
+	if !e.Pinned(kv.Device) && e.Leaf(kv.Device) {
 		c.stats[kv.Device].EvictedBlocks++
 		c.drop(e, kv.Device)
 	}
