@@ -127,7 +127,11 @@ func (r *run) settle(ctx context.Context, arm string, burst []prompt) (wrong []s
 		return nil, nil
 	}
 	for i, q := range burst {
-		if err := r.put(ctx, q.salt, q.ids, to); err != nil {
+		err := r.put(ctx, q.salt, q.ids, to)
+		if errors.Is(err, infer.ErrNotCached) && !r.cfg.own() {
+			continue // placing another's prefix took what continues it out of the other tier: nothing of it is left
+		}
+		if err != nil {
 			return nil, fmt.Errorf("place what request %d of arm %s left: %w", i, arm, err)
 		}
 		if arm != record.HostArm {
