@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"larder/internal/record"
@@ -126,24 +127,39 @@ func mapTable(s *record.Study) figure {
 	return f
 }
 
-// publishedTable sets tokens a second of the document beside ours where batch and arm meet, and each document's own
-// ratio to its recompute arm, which says more across machines than the rates do.
+// publishedTable sets the document's tokens a second beside ours, largest batch first, each with its ratio to its own
+// recompute arm, which says more across machines than the rates do.
 func publishedTable(s *record.Study, cs []cell) figure {
-	f := figure{Title: "Beside the published figures", Text: s.Published.Note, Head: []string{"Batch", "Arm", "Output tokens", "Published tok/s in", "Against its recompute", "Ours tok/s in", "Against our recompute"}}
+	f := figure{Title: "Beside the published figures", Text: s.Published.Note, Head: []string{"Source", "Batch", "Arm", "Output tokens", "Input tok/s", "Output tok/s", "Against its recompute"}}
+	type line struct {
+		batch, output int
+		cells         []string
+	}
+	var lines []line
 	for i := range s.Published.Rows {
 		r := &s.Published.Rows[i]
-		ours, gain := record.Absent("batch not measured here"), none
-		for k := range cs {
-			if c := &cs[k]; c.Batch == r.Batch && c.Arm == r.Arm && r.OutputLen == s.Workload.OutputLen {
-				ours = c.InputPerS
-				gain, _ = speedup(c.Speedup)
-			}
+		in := show(r.InputPerS, whole)
+		if !r.InputPerS.OK() {
+			in = "transfer only"
 		}
-		f.Rows = append(f.Rows, []string{fmt.Sprint(r.Batch), armName(r.Arm), fmt.Sprint(r.OutputLen), show(r.InputPerS, whole), publishedRatio(s, r), show(ours, whole), gain})
+		lines = append(lines, line{r.Batch, r.OutputLen, []string{"document", fmt.Sprint(r.Batch), armName(r.Arm), fmt.Sprint(r.OutputLen), in, show(r.OutputPerS, short), publishedRatio(s, r)}})
 	}
-	f.Notes = []string{none + " : not served there, or that batch not measured here."}
-	if len(f.Rows) == 0 {
+	if len(lines) == 0 {
 		return figure{}
+	}
+	for i := range cs {
+		c := &cs[i]
+		gain, _ := speedup(c.Speedup)
+		lines = append(lines, line{c.Batch, s.Workload.OutputLen, []string{"this study", fmt.Sprint(c.Batch), c.Name, fmt.Sprint(s.Workload.OutputLen), show(c.InputPerS, whole), show(c.OutputPerS, short), gain}})
+	}
+	for i := range s.Decode {
+		r := &s.Decode[i]
+		out := r.OutputTokens / max(r.Requests-r.Failed, 1)
+		lines = append(lines, line{r.Batch, out, []string{"this study", fmt.Sprint(r.Batch), armName(r.Arm), fmt.Sprint(out), show(r.InputPerS, whole), show(r.OutputPerS, short), none}})
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Or(cmp.Compare(a.output, b.output), cmp.Compare(b.batch, a.batch)) })
+	for _, l := range lines {
+		f.Rows = append(f.Rows, l.cells)
 	}
 	return f
 }
