@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"larder/internal/device"
 	"larder/internal/record"
 )
 
@@ -208,6 +209,50 @@ func TestSharedPrefixes(t *testing.T) {
 				t.Errorf("%s: recompute batch %d computed %d tokens", prefixes, r.Batch, r.Computed)
 			}
 		}
+	}
+}
+
+// A study of some arms says what it cannot say.
+func TestSomeArms(t *testing.T) {
+	for _, arms := range [][]string{{record.Recompute}, {record.HostArm, record.HBMArm}, {record.HBMArm, record.Recompute}} {
+		c := small()
+		c.Arms = arms
+		w := newWorld(16)
+		s, err := Run(context.Background(), c, w.env())
+		if err != nil {
+			t.Fatalf("%v: %v", arms, err)
+		}
+		if len(s.Rows) != 9*len(arms) || s.BreakEven.PrefixTokens.OK() || s.BreakEven.PrefixTokens.Why() == "" || s.BreakEven.Verdict == "" {
+			t.Errorf("%v: %d rows, break-even %+v", arms, len(s.Rows), s.BreakEven.PrefixTokens)
+		}
+		mustEncode(t, s)
+	}
+}
+
+// A link that is slower than recomputing: the verdict says so.
+func TestRecomputeCanWin(t *testing.T) {
+	w := newWorld(16)
+	w.link = 2e6 // 2 KiB a token: a thousand tokens a second, recomputing makes 2,500
+	env := w.env()
+	for i := range env.Ceilings {
+		if env.Ceilings[i].Name == device.CeilingHostToDev {
+			env.Ceilings[i].Value = w.link
+		}
+	}
+	s, err := Run(context.Background(), small(), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := s.BreakEven; b.PrefixTokens.OK() || b.Margin.Or(9) > 0.5 || !strings.Contains(b.Verdict, "Recomputing beats loading") {
+		t.Errorf("%+v: %s", b.Margin, b.Verdict)
+	}
+	for _, c := range s.Comparisons {
+		if c.A == record.HostArm && c.B == record.Recompute && c.Verdict != record.VerdictB {
+			t.Errorf("%s", c.Sentence)
+		}
+	}
+	if s.BreakEven.Batch.OK() {
+		t.Errorf("loading won from batch %v on", s.BreakEven.Batch)
 	}
 }
 
