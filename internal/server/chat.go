@@ -81,16 +81,14 @@ func (s *Server) planChat(b *Backend, req *api.ChatRequest, start time.Time) (*j
 // chatFrames are the chunks of chat: the role first, then parts, then the finish reason alone.
 type chatFrames struct{}
 
-func (chatFrames) choices(q *sequence, send func(func([]byte) []byte) error) error {
+func (chatFrames) choices(q *sequence, add func(func([]byte) []byte)) {
 	none := api.Finish{ID: -1}
-	delta := func(m api.Message, f *api.Finish) error {
-		return send(func(buf []byte) []byte { return api.AppendDelta(buf, q.index, &m, f) })
+	delta := func(m api.Message, f *api.Finish) {
+		add(func(buf []byte) []byte { return api.AppendDelta(buf, q.index, &m, f) })
 	}
 	if q.frame == 0 {
 		q.frame = 1
-		if err := delta(api.Message{Role: true, Content: []byte{}}, &none); err != nil {
-			return err
-		}
+		delta(api.Message{Role: true, Content: []byte{}}, &none)
 	}
 	var thought, content []byte
 	if q.split == nil {
@@ -99,17 +97,12 @@ func (chatFrames) choices(q *sequence, send func(func([]byte) []byte) error) err
 		thought, content = q.thought.rest(), q.content.rest()
 	}
 	if len(thought) > 0 {
-		if err := delta(api.Message{Reasoning: thought}, &none); err != nil {
-			return err
-		}
+		delta(api.Message{Reasoning: thought}, &none)
 	}
 	if len(content) > 0 {
-		if err := delta(api.Message{Content: content}, &none); err != nil {
-			return err
-		}
+		delta(api.Message{Content: content}, &none)
 	}
-	if !q.ended {
-		return nil
+	if q.ended {
+		delta(api.Message{}, &q.finish)
 	}
-	return delta(api.Message{}, &q.finish)
 }

@@ -160,23 +160,23 @@ func (a *answer) whole(j *job, choice func([]byte, *sequence) []byte) []byte {
 
 // frames says how one of the OpenAI routes writes what a sequence has to say.
 type frames interface {
-	// choices calls send for each choice object that is due, in order.
-	choices(q *sequence, send func(appendChoice func([]byte) []byte) error) error
+	// choices calls add for each choice object that is due, in order.
+	choices(q *sequence, add func(appendChoice func([]byte) []byte))
 }
 
 // textFrames are the chunks of /v1/completions: new text, and the finish reason with the last of it.
 type textFrames struct{}
 
-func (textFrames) choices(q *sequence, send func(func([]byte) []byte) error) error {
+func (textFrames) choices(q *sequence, add func(func([]byte) []byte)) {
 	text := q.delta()
 	if q.frame == 0 && q.echo != "" {
 		text = append([]byte(q.echo), text...)
 	}
 	if len(text) == 0 && !q.ended {
-		return nil
+		return
 	}
 	q.frame = max(len(q.ids), 1)
-	return send(func(buf []byte) []byte { return api.AppendTextChoice(buf, q.index, text, &q.finish) })
+	add(func(buf []byte) []byte { return api.AppendTextChoice(buf, q.index, text, &q.finish) })
 }
 
 // streamOpenAI runs j and streams its chunks.
@@ -184,8 +184,8 @@ func (s *Server) streamOpenAI(w http.ResponseWriter, r *http.Request, b *Backend
 	st := s.newStream(w)
 	open := a.AppendOpen(nil)
 	err := s.run(r.Context(), b, j, func(q *sequence) error {
-		return f.choices(q, func(appendChoice func([]byte) []byte) error {
-			return st.event(func(buf []byte) []byte {
+		f.choices(q, func(appendChoice func([]byte) []byte) {
+			st.add(func(buf []byte) []byte {
 				buf = appendChoice(append(buf, open...))
 				if !a.usageEach {
 					return api.AppendClose(buf, nil)
@@ -194,10 +194,11 @@ func (s *Server) streamOpenAI(w http.ResponseWriter, r *http.Request, b *Backend
 				return api.AppendClose(buf, &u)
 			})
 		})
+		return st.sendUnless(j.over(q))
 	})
 	if err == nil && a.usageAtEnd {
 		u := a.usage(j)
-		err = st.event(func(buf []byte) []byte { return api.AppendClose(append(buf, open...), &u) })
+		st.add(func(buf []byte) []byte { return api.AppendClose(append(buf, open...), &u) })
 	}
 	return st.end(api.OpenAI, err)
 }

@@ -68,7 +68,8 @@ func (s *Server) streamGenerate(w http.ResponseWriter, r *http.Request, b *Backe
 			index = q.index
 		}
 		g := q.generated(index)
-		return st.event(func(buf []byte) []byte { return api.AppendGenerate(buf, &g) })
+		st.add(func(buf []byte) []byte { return api.AppendGenerate(buf, &g) })
+		return st.sendUnless(j.over(q))
 	})
 	return st.end(api.Native, err)
 }

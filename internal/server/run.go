@@ -70,6 +70,9 @@ func (s *Server) run(parent context.Context, b *Backend, j *job, onEvent func(*s
 	return context.Cause(ctx)
 }
 
+// over reports whether nothing follows the last words of q.
+func (j *job) over(q *sequence) bool { return q.ended && len(j.seqs) == 1 }
+
 // ids are the engine's names of prompt i's sequences.
 func (j *job) ids(i int) []string {
 	var ids []string

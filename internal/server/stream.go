@@ -23,17 +23,19 @@ func (s *Server) newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w.(*tracker), rc: http.NewResponseController(w), stall: s.cfg.StallTimeout}
 }
 
-// event sends one event whose data append appends.
-func (st *stream) event(appendData func([]byte) []byte) error {
-	st.buf = append(st.buf[:0], api.EventStart...)
+// add puts one event, whose data appendData appends, into the buffer.
+func (st *stream) add(appendData func([]byte) []byte) {
+	st.buf = append(st.buf, api.EventStart...)
 	st.buf = appendData(st.buf)
 	st.buf = append(st.buf, api.EventEnd...)
-	return st.send()
 }
 
-// send writes the buffer and pushes it out. A reader that takes nothing for the stall timeout ends the stream; until
-// then it holds up only itself.
+// send writes the buffer, if it holds anything, and pushes it out. A reader that takes nothing for the stall timeout
+// ends the stream; until then it holds up only itself.
 func (st *stream) send() error {
+	if len(st.buf) == 0 {
+		return nil
+	}
 	if !st.w.wrote {
 		h := st.w.Header()
 		h["Content-Type"] = []string{"text/event-stream; charset=utf-8"}
@@ -44,13 +46,23 @@ func (st *stream) send() error {
 		st.armed = now
 		_ = st.rc.SetWriteDeadline(now.Add(st.stall)) // not supported by some writers: then there is none
 	}
-	if _, err := st.w.Write(st.buf); err != nil {
+	_, err := st.w.Write(st.buf)
+	st.buf = st.buf[:0]
+	if err != nil {
 		return readerGone(err)
 	}
 	if err := st.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return readerGone(err)
 	}
 	return nil
+}
+
+// sendUnless sends now, unless the end of the stream, which sends too, is next.
+func (st *stream) sendUnless(over bool) error {
+	if over {
+		return nil
+	}
+	return st.send()
 }
 
 // readerGone tells a slow reader from one that left; both end the request, neither is a fault of the server.
@@ -61,14 +73,13 @@ func readerGone(err error) error {
 	return fail(statusClientClosed, "the client went away: %s", err)
 }
 
-// end closes the stream: after err with an error frame, if the stream had begun; before that err is the caller's to
-// answer.
+// end closes the stream, in one piece with what is still in the buffer: after err with an error frame, if the stream
+// had begun; before that err is the caller's to answer.
 func (st *stream) end(family api.Family, err error) error {
 	if err != nil && !st.w.wrote {
 		return err
 	}
 	defer func() { _ = st.rc.SetWriteDeadline(time.Time{}) }()
-	st.buf = st.buf[:0]
 	if err != nil {
 		f := toFault(err)
 		if f.Status == statusClientClosed {
