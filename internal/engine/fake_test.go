@@ -73,7 +73,6 @@ type fakeRunner struct {
 	tokens   []int32
 	maxRows  int
 	maxSeqs  int
-	mixed    bool           // a step held decode and prefill rows
 	onLaunch func(step int) // called in Launch
 	fail     func(step int) error
 	steps    int
