@@ -31,7 +31,6 @@ func ttftFigure(cs []cell) figure {
 		Chart: bars(cs, func(c *cell) record.Number { return c.TTFT.Mean }, func(c *cell) []float64 { return c.EachTTFT }, short, "mean time to first token, ms"),
 		Head:  []string{"Batch", "Arm", "n", "Mean ms", "p50 ms", "p90 ms", "p99 ms"},
 		Rows:  ttftRows(cs),
-		Notes: []string{"A p99 of fewer than 100 requests lies next to the largest of them."},
 	}
 }
 

@@ -85,6 +85,11 @@ func fitTable(s *record.Study) figure {
 	}
 	f.Text = fmt.Sprintf("Duration = %s + %s a request + %s a TFLOP computed + %s a GiB loaded, fitted to %d bursts. Each line is a burst that the model had not seen; mean error %s, largest %s.",
 		show(t.FixedS, seconds), show(t.SPerRequest, seconds), show(t.SPerTFLOP, seconds), show(t.SPerGiB, seconds), t.Points, show(t.MeanError, percent), show(t.MaxError, percent))
+	for _, n := range []record.Number{t.FixedS, t.SPerRequest, t.SPerTFLOP, t.SPerGiB} {
+		if v, ok := n.Get(); ok && v == 0 {
+			f.Notes = []string{"A coefficient of 0 means that its cost is too small to be seen in the durations of these bursts."}
+		}
+	}
 	for _, h := range t.HeldOut {
 		f.Rows = append(f.Rows, []string{h.What, armName(h.Arm), fmt.Sprint(h.Batch), whole(float64(h.SharedLen)), short(h.PredictedS), short(h.MeasuredS), fmt.Sprintf("%+.1f %%", 100*h.Error)})
 	}
