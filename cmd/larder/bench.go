@@ -28,7 +28,7 @@ type benchCmd struct {
 	ServedName string   `name:"served-model-name" group:"server" help:"Name to put into requests, if it is another."`
 	Header     []string `sep:"none" group:"server" placeholder:"K=V" help:"Extra header; may be repeated."`
 
-	Dataset    string  `name:"dataset-name" default:"sharegpt" group:"workload" help:"sharegpt, random, random-ids or generated-shared-prefix."`
+	Dataset    string  `name:"dataset-name" default:"sharegpt" group:"workload" help:"sharegpt, custom, random, random-ids, generated-shared-prefix, prefix_repetition, or a trace: mooncake, azure, burstgpt."`
 	Path       string  `name:"dataset-path" group:"workload" help:"Data file; nothing is downloaded."`
 	Prompts    int     `name:"num-prompts" default:"1000" group:"workload" help:"Requests (generated-shared-prefix: groups times prompts instead)."`
 	Tokenizer  string  `group:"workload" placeholder:"PATH" help:"tokenizer.json or its folder (default: the server's, if it is on this machine, else data/tokenizer)."`
@@ -53,6 +53,15 @@ type benchCmd struct {
 	GSPOrdered  bool    `name:"gsp-ordered" group:"workload" help:"Keep group after group."`
 	GSPDist     string  `name:"gsp-group-distribution" enum:"uniform,zipf" default:"uniform" group:"workload" help:"uniform or zipf."`
 	GSPZipf     float64 `name:"gsp-zipf-alpha" group:"workload" help:"For zipf."`
+
+	RepPrefix   int     `name:"prefix-repetition-prefix-len" default:"256" group:"workload" help:"prefix_repetition (as vllm bench): tokens of a prefix."`
+	RepSuffix   int     `name:"prefix-repetition-suffix-len" default:"256" group:"workload" help:"Tokens of a prompt's own part."`
+	RepPrefixes int     `name:"prefix-repetition-num-prefixes" default:"10" group:"workload" help:"Prefixes."`
+	RepOutput   int     `name:"prefix-repetition-output-len" default:"128" group:"workload" help:"Output tokens."`
+	Slowdown    float64 `name:"mooncake-slowdown-factor" default:"1" group:"workload" help:"Factor on the times of any trace."`
+	Rounds      int     `name:"mooncake-num-rounds" default:"1" group:"workload" help:"Only 1 is supported."`
+	Timestamps  bool    `name:"use-trace-timestamps" group:"workload" help:"Traces always keep their times; here for compatibility."`
+	Salt        uint64  `group:"workload" help:"Which tokens traces and prefix_repetition are made of (0: new ones each run, so that no earlier run has cached them)."`
 
 	Rate        float64 `name:"request-rate" default:"inf" group:"load" help:"Requests per second as a Poisson process; inf: all at once."`
 	Burstiness  float64 `default:"1" group:"load" help:"Shape of gamma intervals, as vllm bench: 1 Poisson, below 1 burstier, above 1 smoother."`
@@ -105,7 +114,6 @@ type benchCmd struct {
 // benchRefused are the reference's flags for things that this program does not do. They are known, so that their use
 // is answered with a reason and prefixes of flags stay ambiguous where they are in the reference.
 type benchRefused struct {
-	Trace         bool     `name:"use-trace-timestamps" hidden:""`
 	PrintRequests bool     `name:"print-requests" hidden:""`
 	ChatTemplate  bool     `name:"apply-chat-template" hidden:""`
 	Plot          bool     `name:"plot-throughput" hidden:""`
@@ -126,8 +134,6 @@ type benchRefused struct {
 	ImageRandom   bool     `name:"random-image-count" hidden:""`
 	ImageFormat   string   `name:"image-format" hidden:""`
 	ImageContent  string   `name:"image-content" hidden:""`
-	Slowdown      *float64 `name:"mooncake-slowdown-factor" hidden:""`
-	Rounds        *int     `name:"mooncake-num-rounds" hidden:""`
 	Mooncake      string   `name:"mooncake-workload" hidden:""`
 	Offset        *int     `name:"dataset-offset" hidden:""`
 	AgenticTurns  *int     `name:"agentic-max-turns" hidden:""`
@@ -178,8 +184,13 @@ func parseBench(args []string, stdout, stderr io.Writer) (c *benchCmd, code int,
 	return c, -1, nil
 }
 
-// datasets that are supported, and why others are not.
-var benchDatasets = []string{"sharegpt", "random", "random-ids", "generated-shared-prefix"}
+// benchDatasets are the supported data sets; benchTraces those that have their own times.
+var (
+	benchDatasets = []string{"sharegpt", "custom", "random", "random-ids", "generated-shared-prefix", "prefix_repetition", "mooncake", "azure", "burstgpt"}
+	benchTraces   = []string{"mooncake", "azure", "burstgpt"}
+)
+
+func (c *benchCmd) trace() bool { return slices.Contains(benchTraces, c.Dataset) }
 
 // validate reports what contradicts itself or is not done here.
 func (c *benchCmd) validate() error {
@@ -224,8 +235,14 @@ func (c *benchCmd) validateWorkload() error {
 		return errors.New("--gsp-zipf-alpha needs --gsp-group-distribution zipf")
 	case c.SendIDs && chat:
 		return fmt.Errorf("--tokenize-prompt: the backend %s takes messages, not token ids", c.Backend)
-	case c.SendIDs && c.Dataset == "sharegpt":
-		return errors.New("--tokenize-prompt does not go with --dataset-name sharegpt")
+	case c.SendIDs && (c.Dataset == "sharegpt" || c.Dataset == "custom"):
+		return fmt.Errorf("--tokenize-prompt does not go with --dataset-name %s", c.Dataset)
+	case c.Rounds != 1:
+		return errors.New("--mooncake-num-rounds: only one round is supported")
+	case c.Timestamps && !c.trace():
+		return fmt.Errorf("--use-trace-timestamps: %s has no timestamps; traces are %s", c.Dataset, strings.Join(benchTraces, ", "))
+	case c.trace() && (!math.IsInf(c.Rate, 1) || c.Ramp != "none" || c.Constant || c.Burstiness != 1):
+		return errors.New("a trace has its own times: no --request-rate, --burstiness, --constant-rate or ramp")
 	case c.VocabSize != 0 && (!c.SendIDs || c.Tokenizer != ""):
 		return errors.New("--vocab-size goes with --tokenize-prompt and without --tokenizer")
 	case c.CacheReport && !strings.HasPrefix(c.Backend, "sglang"):
@@ -244,14 +261,13 @@ func (r *benchRefused) check() error {
 		on        bool
 		name, why string
 	}{
-		{r.Trace, "--use-trace-timestamps", "none of the supported data sets has timestamps"},
 		{r.PrintRequests, "--print-requests", "requests are not printed; use --output-details"},
 		{r.ChatTemplate, "--apply-chat-template", "use a chat backend, so that the server applies its own"},
 		{r.Plot, "--plot-throughput", "there are no terminal plots"},
 		{r.Profile || r.ByStage || r.PDSeparated || len(r.PDPrefill)+len(r.PDDecode)+len(r.Activities)+len(r.Stages) > 0 ||
 			r.StartStep != nil || r.Steps != nil || r.NumSteps != nil || r.ProfileDir+r.ProfilePrefix != "", "--profile and its options", "server profiling is not supported"},
 		{r.Images != nil || r.ImageRandom || r.ImageRes+r.ImageFormat+r.ImageContent != "", "the image options", "this is a benchmark for text"},
-		{r.Slowdown != nil || r.Rounds != nil || r.Mooncake != "", "the mooncake options", "the data set is not supported"},
+		{r.Mooncake != "", "--mooncake-workload", "nothing is downloaded; give the trace's file with --dataset-path"},
 		{r.Offset != nil || r.AgenticTurns != nil || r.SpeedCategory != "" || r.SpeedOutput != nil, "the agentic-trace and speed-bench options", "the data sets are not supported"},
 	} {
 		if f.on {

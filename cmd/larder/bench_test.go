@@ -109,7 +109,11 @@ func TestBenchRefusals(t *testing.T) {
 		"value of switch": {[]string{"--flush-cache=1"}, "takes no value"},
 		"no number":       {[]string{"--num-prompts", "many"}, "num-prompts"},
 		"backend":         {[]string{"--backend", "trt"}, "--backend trt is not supported"},
-		"data set":        {[]string{"--dataset-name", "mooncake"}, "--dataset-name mooncake is not supported"},
+		"data set":        {[]string{"--dataset-name", "mmmu"}, "--dataset-name mmmu is not supported"},
+		"no trace file":   {[]string{"--dataset-name", "mooncake"}, "--dataset-path"},
+		"trace and rate":  {[]string{"--dataset-name", "azure", "--request-rate", "3"}, "own times"},
+		"ramp":            {[]string{"--ramp-up-strategy", "linear"}, "--ramp-up-start-rps"},
+		"burstiness":      {[]string{"--burstiness", "-1"}, "burstiness"},
 		"rate":            {[]string{"--request-rate", "0"}, "--request-rate 0"},
 		"NaN":             {[]string{"--request-rate", "nan"}, "--request-rate NaN"},
 		"zipf":            {[]string{"--gsp-group-distribution", "zipf"}, "--gsp-zipf-alpha"},
@@ -134,6 +138,35 @@ func TestBenchRefusals(t *testing.T) {
 		if code != exitUsage || out != "" || !strings.Contains(last, c.want) {
 			t.Errorf("%s: code %d, %q; want %q", name, code, log, c.want)
 		}
+	}
+}
+
+// A trace keeps its times and its sharing; prefix_repetition sends every prefix equally often.
+func TestBenchExactData(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace.jsonl")
+	text := `{"timestamp":0,"input_length":600,"output_length":2,"hash_ids":[1,2]}` + "\n" + `{"timestamp":30,"input_length":520,"output_length":2,"hash_ids":[1,3]}` + "\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &mockserver.Server{}
+	code, out, log := bench(t, s, "--dataset-name", "mooncake", "--dataset-path", path, "--use-trace", "--warmup-requests", "0", "--mooncake-slow", "0.5")
+	if code != exitOK || !strings.Contains(out, "Traffic request rate: trace\n") || !strings.Contains(log, "--salt ") || len(s.Seen()) != 2 {
+		t.Fatalf("code %d\n%s\n%s", code, out, log)
+	}
+	a, b := s.Seen()[0].Field("input_ids").([]any), s.Seen()[1].Field("input_ids").([]any)
+	if len(a) != 600 || len(b) != 520 || a[511] != b[511] || a[0] != b[0] {
+		t.Errorf("%d and %d ids", len(a), len(b))
+	}
+	s = &mockserver.Server{}
+	code, _, log = bench(t, s, "--dataset-name", "prefix_repetition", "--num-prompts", "6", "--prefix-repetition-num-prefixes", "3", "--prefix-repetition-prefix-len", "9",
+		"--prefix-repetition-suffix-len", "4", "--prefix-repetition-output-len", "2", "--warmup-requests", "0", "--max-concurrency", "1", "--salt", "5")
+	seen := s.Seen()
+	if code != exitOK || len(seen) != 6 {
+		t.Fatalf("code %d, %d requests\n%s", code, len(seen), log)
+	}
+	first := func(i int) any { return seen[i].Field("input_ids").([]any)[0] }
+	if first(0) != first(3) || first(1) != first(4) || first(0) == first(1) {
+		t.Error("the prefixes do not repeat")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -82,7 +83,9 @@ func (c *benchCmd) workload(cfg *loadgen.Config, tok *benchTokenizer, log io.Wri
 	if err != nil {
 		return nil, err
 	}
-	cfg.Due = due
+	if !c.trace() {
+		cfg.Due = due
+	}
 	for i, name := range adapters {
 		items[i].Extra = map[string]any{"lora_path": name}
 		if c.Backend != "sglang" && c.Backend != "sglang-native" {
@@ -104,12 +107,16 @@ func (c *benchCmd) dataset(s *workload.Sampler, tok workload.Tokenizer) (*worklo
 	random := workload.RandomSpec{Requests: c.Prompts, InputLen: c.RandIn, OutputLen: c.RandOut, RangeRatio: c.RandRange,
 		Path: c.Path, SendIDs: c.SendIDs, VocabSize: c.VocabSize}
 	switch c.Dataset {
+	case "prefix_repetition", "mooncake", "azure", "burstgpt":
+		return c.exact(tok)
+	case "custom":
+		return s.Custom(c.conversations(), tok)
 	case "random":
 		return s.Random(random, tok)
 	case "random-ids":
 		return s.RandomIDs(random, tok)
 	case "sharegpt":
-		return s.ShareGPT(workload.ShareGPTSpec{Requests: c.Prompts, Path: c.Path, OutputLen: c.GPTOutput, ContextLen: c.GPTContext, Suffix: c.Suffix}, tok)
+		return s.ShareGPT(c.conversations(), tok)
 	case "generated-shared-prefix":
 		g := workload.SharedPrefixSpec{Groups: c.GSPGroups, PromptsPerGroup: c.GSPPrompts, SystemLen: c.GSPSystem, QuestionLen: c.GSPQuestion,
 			OutputLen: c.GSPOutput, RangeRatio: c.GSPRange, ZipfAlpha: c.GSPZipf, Ordered: c.GSPOrdered, FastPrepare: c.GSPFast, SendIDs: c.SendIDs, VocabSize: c.VocabSize}
@@ -119,4 +126,40 @@ func (c *benchCmd) dataset(s *workload.Sampler, tok workload.Tokenizer) (*worklo
 		return s.SharedPrefix(g, tok)
 	}
 	return nil, errors.New("unknown data set " + c.Dataset) // validate let nothing else through
+}
+
+func (c *benchCmd) conversations() workload.ShareGPTSpec {
+	return workload.ShareGPTSpec{Requests: c.Prompts, Path: c.Path, OutputLen: c.GPTOutput, ContextLen: c.GPTContext, Suffix: c.Suffix}
+}
+
+// exact makes the data sets that are made of exact ids; as text they are decoded, and are then no longer exact.
+func (c *benchCmd) exact(tok workload.Tokenizer) (*workload.Set, error) {
+	vocab, salt := c.VocabSize, c.Salt
+	if tok != nil {
+		vocab = tok.VocabSize()
+	}
+	if vocab == 0 || tok == nil && !c.SendIDs {
+		return nil, errors.New("this data set needs a tokenizer (--tokenizer PATH), or --tokenize-prompt --vocab-size N")
+	}
+	if salt == 0 {
+		salt = rand.Uint64()
+	}
+	set, err := c.exactSet(vocab, salt)
+	if err != nil {
+		return nil, err
+	}
+	set.Notes = append(set.Notes, fmt.Sprintf("tokens made with --salt %d", salt))
+	if !c.SendIDs {
+		workload.Decode(set.Items, tok)
+	}
+	return set, nil
+}
+
+func (c *benchCmd) exactSet(vocab int, salt uint64) (*workload.Set, error) {
+	if c.trace() {
+		return workload.Trace(workload.TraceSpec{Kind: c.Dataset, Path: c.Path, Requests: c.Prompts, Slowdown: c.Slowdown, VocabSize: vocab, Seed: c.Seed, Salt: salt})
+	}
+	items, err := workload.PrefixSet{Requests: c.Prompts, Groups: c.RepPrefixes, PrefixLen: c.RepPrefix, TailLen: c.RepSuffix, OutputLen: c.RepOutput,
+		VocabSize: vocab, Seed: c.Seed, Salt: salt}.Items()
+	return &workload.Set{Items: items}, err
 }

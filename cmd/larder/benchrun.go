@@ -270,7 +270,10 @@ func (c *benchCmd) report(control *loadgen.Control, res *loadgen.Result, tok *be
 		return err
 	}
 	setup := serving.Setup{Backend: c.Backend, RequestRate: c.Rate, MaxConcurrency: c.Concurrency, SLO: slo}
-	if c.Ramp != "none" {
+	switch {
+	case c.trace():
+		setup.RateLabel = "trace"
+	case c.Ramp != "none":
 		setup.RateLabel = "ramp"
 	}
 	if tok != nil {

@@ -170,3 +170,12 @@ func parallel(n int, f func(i int)) {
 	}
 	wg.Wait()
 }
+
+// Decode turns items of ids into items of text, on all cores. What a server makes of the text is not these ids again.
+func Decode(items []Item, tok Tokenizer) {
+	parallel(len(items), func(i int) {
+		if items[i].IDs != nil {
+			items[i].Text, items[i].IDs = tok.Decode(items[i].IDs), nil
+		}
+	})
+}

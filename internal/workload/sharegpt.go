@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,7 +52,53 @@ func readShareGPT(path string) ([]pair, error) {
 	return pairs, nil
 }
 
-// ShareGPTSpec asks for the data set sharegpt.
+// readCustom reads JSON lines of {"conversations": [{"content": …}, …]} ("conversation" and "value" will do, too) and
+// keeps the first two turns. bad counts the lines that are no JSON; the reference leaves them out without a word.
+func readCustom(path string) (pairs []pair, bad int, err error) {
+	if path == "" {
+		return nil, 0, errors.New("this data set needs its file: give --dataset-path FILE (JSON lines)")
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("data set: %w", err)
+	}
+	type turn struct {
+		Content *string `json:"content"`
+		Value   string  `json:"value"`
+	}
+	text := func(t turn) string {
+		if t.Content != nil {
+			return *t.Content
+		}
+		return t.Value
+	}
+	for line := range bytes.Lines(b) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		var r struct {
+			Conversations *[]turn `json:"conversations"`
+			Conversation  []turn  `json:"conversation"`
+		}
+		if json.Unmarshal(line, &r) != nil {
+			bad++
+			continue
+		}
+		turns := r.Conversation
+		if r.Conversations != nil {
+			turns = *r.Conversations
+		}
+		if len(turns) >= 2 {
+			pairs = append(pairs, pair{text(turns[0]), text(turns[1])})
+		}
+	}
+	if len(pairs) == 0 {
+		return nil, bad, fmt.Errorf("data set %s: no line has a conversation of two turns (%d lines are no JSON)", path, bad)
+	}
+	return pairs, bad, nil
+}
+
+// ShareGPTSpec asks for the data sets sharegpt and custom.
 type ShareGPTSpec struct {
 	Requests   int
 	Path       string
@@ -60,21 +107,48 @@ type ShareGPTSpec struct {
 	Suffix     string // put at the end of each prompt
 }
 
+func (spec ShareGPTSpec) validate(tok Tokenizer) error {
+	switch {
+	case tok == nil:
+		return errNeedsTokenizer
+	case spec.Requests < 1:
+		return fmt.Errorf("%d requests: at least one is needed", spec.Requests)
+	case spec.OutputLen != 0 && spec.OutputLen < 4:
+		return fmt.Errorf("a fixed output length of %d is too small: at least 4", spec.OutputLen)
+	}
+	return nil
+}
+
 // ShareGPT is the data set sharegpt: real prompts, replies as long as the real ones.
 func (s *Sampler) ShareGPT(spec ShareGPTSpec, tok Tokenizer) (*Set, error) {
-	if tok == nil {
-		return nil, errNeedsTokenizer
-	}
-	if spec.Requests < 1 {
-		return nil, fmt.Errorf("%d requests: at least one is needed", spec.Requests)
-	}
-	if spec.OutputLen != 0 && spec.OutputLen < 4 {
-		return nil, fmt.Errorf("a fixed output length of %d is too small: at least 4", spec.OutputLen)
+	if err := spec.validate(tok); err != nil {
+		return nil, err
 	}
 	pairs, err := readShareGPT(spec.Path)
 	if err != nil {
 		return nil, err
 	}
+	return s.conversations(pairs, spec, tok)
+}
+
+// Custom is the data set custom: as ShareGPT, from JSON lines.
+func (s *Sampler) Custom(spec ShareGPTSpec, tok Tokenizer) (*Set, error) {
+	if err := spec.validate(tok); err != nil {
+		return nil, err
+	}
+	pairs, bad, err := readCustom(spec.Path)
+	if err != nil {
+		return nil, err
+	}
+	set, err := s.conversations(pairs, spec, tok)
+	if err == nil && bad > 0 {
+		set.Notes = append(set.Notes, fmt.Sprintf("%d lines of %s are no JSON and were left out", bad, spec.Path))
+	}
+	return set, err
+}
+
+// conversations makes items of shuffled pairs that fit the asked lengths.
+func (s *Sampler) conversations(pairs []pair, spec ShareGPTSpec, tok Tokenizer) (*Set, error) {
 	shuffle(&s.python, pairs)
 	var items []Item
 	var in, out []int
