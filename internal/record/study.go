@@ -80,7 +80,8 @@ type Workload struct {
 	BatchSizes  []int       `json:"batch_sizes"`
 	Repeats     int         `json:"repeats"`
 	Arms        []string    `json:"arms"`
-	Order       [][]string  `json:"order"` // arms of each repeat, in the order in which they ran
+	Interleave  string      `json:"interleave"` // the arms take turns each "repeat", or at each "batch" size of a repeat
+	Order       [][]string  `json:"order"`      // the arms of each turn, in the order in which they ran
 	Prefixes    string      `json:"prefixes"`
 	Seed        uint64      `json:"seed"`
 	Salt        uint32      `json:"salt"` // with the seed, all of the prompts
@@ -115,7 +116,7 @@ type Row struct {
 	Arm         string `json:"arm"`
 	Batch       int    `json:"batch"`
 	Repeat      int    `json:"repeat"`
-	Position    int    `json:"position"`    // which place the arm had in its repeat, from 0
+	Position    int    `json:"position"`    // which place the arm had in its turn, from 0
 	Concurrency int    `json:"concurrency"` // most requests in flight; 0: all at once
 	SharedLen   int    `json:"shared_len"`
 

@@ -221,7 +221,7 @@ func aboutTable(s *record.Study) figure {
 		for k, arm := range o {
 			names[k] = armName(arm)
 		}
-		add(fmt.Sprintf("Repeat %d", i+1), strings.Join(names, ", then "))
+		add(fmt.Sprintf("Turn %d (each %s)", i+1, w.Interleave), strings.Join(names, ", then "))
 	}
 	add("Transport", w.Transport)
 	return f

@@ -22,6 +22,7 @@ type Config struct {
 	Repeats    int     // times each arm runs each batch; intervals need 2, 3 is the least to take seriously
 	Prefixes   string  // "own": each request its own; "one": one for all; a number: so many groups
 	Arms       []string
+	Interleave string // "repeat" (default): the arms take turns each repeat; "batch": at each batch size of a repeat, which primes more
 	Decode     []record.DecodeRun
 	HeldOut    []float64 // further hit rates, measured once and predicted by the model of the rest
 	Seed       uint64
@@ -41,13 +42,13 @@ func Preset(name string) (Config, error) {
 	c := Config{Preset: name, HitRate: 0.9, OutputLen: 1, NumLayers: 1, Repeats: 3, Prefixes: "own", Arms: arms, Seed: 1, HeldOut: []float64{0.5}}
 	switch name {
 	case "smoke":
-		c.InputLen, c.BatchSizes, c.Repeats = 640, []int{4, 2, 1}, 2
+		c.InputLen, c.BatchSizes, c.Repeats, c.Interleave = 640, []int{4, 2, 1}, 2, "batch"
 		c.Decode = []record.DecodeRun{{Requests: 4, OutputLen: 8}}
 	case "quick":
 		c.InputLen, c.BatchSizes = 2560, []int{4, 2, 1}
 		c.Decode = []record.DecodeRun{{Requests: 4, OutputLen: 24}}
 	case "seed":
-		c.InputLen, c.BatchSizes = 10240, []int{64, 32, 16, 8}
+		c.InputLen, c.BatchSizes, c.Interleave = 10240, []int{64, 32, 16, 8}, "batch"
 		c.Decode = []record.DecodeRun{{Requests: 64, OutputLen: 256}, {Requests: 256, Concurrency: 16, OutputLen: 256}}
 	default:
 		return Config{}, fmt.Errorf("preset %q: there are smoke, quick and seed", name)
@@ -68,6 +69,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("output length %d: at least 1", c.OutputLen)
 	case c.Repeats < 1:
 		return fmt.Errorf("%d repeats: at least 1", c.Repeats)
+	case !slices.Contains([]string{"", "repeat", "batch"}, c.Interleave):
+		return fmt.Errorf("interleave %q: repeat or batch", c.Interleave)
 	case len(c.Arms) == 0:
 		return errors.New("no arms to measure")
 	}

@@ -1,6 +1,7 @@
 package study
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -55,7 +56,7 @@ func (r *run) workload() record.Workload {
 	}
 	return record.Workload{
 		Preset: c.Preset, InputLen: c.InputLen, SharedLen: r.shared, HitRate: float64(r.shared) / float64(c.InputLen),
-		OutputLen: c.OutputLen, BatchSizes: slices.Clone(c.BatchSizes), Repeats: c.Repeats, Arms: slices.Clone(c.Arms), Order: [][]string{},
+		OutputLen: c.OutputLen, BatchSizes: slices.Clone(c.BatchSizes), Repeats: c.Repeats, Arms: slices.Clone(c.Arms), Interleave: cmp.Or(c.Interleave, "repeat"), Order: [][]string{},
 		Prefixes: prefixes, Seed: c.Seed, Salt: uint32(c.Salt), WritePolicy: r.env.WritePolicy, Decode: append([]record.DecodeRun{}, c.Decode...),
 		Transport: "HTTP on loopback, native API, exact token ids, streamed",
 	}

@@ -134,6 +134,9 @@ func TestOverEngine(t *testing.T) {
 	}{{"own", cache.WriteThrough}, {"one", cache.WriteThrough}, {"2", cache.WriteThrough}, {"own", cache.WriteThroughSelective}, {"own", cache.WriteBack}} {
 		c := small()
 		c.Repeats, c.Prefixes = 2, x.prefixes
+		if x.write == cache.WriteThrough {
+			c.Interleave = "batch"
+		}
 		s, err := overEngine(t, c, x.write, false)
 		if err != nil {
 			t.Errorf("prefixes %s, write policy %d: %v", x.prefixes, x.write, err)

@@ -75,11 +75,16 @@ func (r *run) predict() float64 {
 	c, p := r.cfg, r.plan
 	shared := r.shared
 	sum := p.prefill(1, shared, 0) + p.prefill(2, c.InputLen-shared, shared)
-	groups, _ := c.groups(maxBatch(c)) // validated
+	primed := []int{maxBatch(c)}
+	if c.Interleave == "batch" {
+		primed = c.BatchSizes
+	}
 	for _, arm := range c.Arms {
 		one := 0.0
-		if arm != record.Recompute {
-			one += p.prefill(groups, shared, 0)
+		for _, n := range primed {
+			if groups, _ := c.groups(n); arm != record.Recompute { // validated
+				one += p.prefill(groups, shared, 0)
+			}
 		}
 		for _, b := range c.BatchSizes {
 			one += p.burst(arm, b, c.InputLen, shared, c.OutputLen)

@@ -84,6 +84,24 @@ func usableIDs(m *arch.Config) (low, high int, avoid []int32) {
 	return 0, high, m.EOSTokenIDs
 }
 
+// only is p with one burst and the prefixes of that burst.
+func (p *prompts) only(k int) *prompts {
+	out := &prompts{shared: p.shared}
+	number := map[int]int{}
+	burst := make([]prompt, len(p.bursts[k]))
+	for i, q := range p.bursts[k] {
+		g, known := number[q.group]
+		if !known {
+			g = len(out.prefixes)
+			number[q.group] = g
+			out.prefixes = append(out.prefixes, p.prefixes[q.group])
+		}
+		burst[i] = prompt{ids: q.ids, group: g, salt: q.salt}
+	}
+	out.bursts = [][]prompt{burst}
+	return out
+}
+
 // groupsUsed are the prefixes that a burst needs, in order.
 func (p *prompts) groupsUsed(burst []prompt) [][]int32 {
 	var ids [][]int32

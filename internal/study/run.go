@@ -113,21 +113,37 @@ func (r *run) warmUp(ctx context.Context) error {
 	return nil
 }
 
-// repeat runs every arm over every batch size with the same prompts. The order of the arms turns by one each repeat,
-// so over as many repeats as arms each arm has had each place (a Latin square). A prefix is primed once an arm and
-// serves its bursts of all sizes, whose tails differ: priming for each burst would cost as much as the measurement.
+// repeat runs every arm over every batch size with the same prompts. The order of the arms turns by one each time that
+// they take turns, so each arm comes first, second and last as often as the others (a Latin square).
+//
+// By default they take turns once a repeat: a prefix is primed once an arm and serves its bursts of all sizes, whose
+// tails differ. Turns at each batch size pair the bursts more closely in time and prime for each of them, which on a
+// CPU costs as much as the measurement.
 func (r *run) repeat(ctx context.Context, rep int) error {
 	p, err := r.makePrompts(saltRepeat+uint64(rep), r.shared, r.cfg.BatchSizes, r.cfg.OutputLen)
 	if err != nil {
 		return err
 	}
-	turn := rep % len(r.cfg.Arms)
-	order := slices.Concat(r.cfg.Arms[turn:], r.cfg.Arms[:turn])
+	what := fmt.Sprintf("repeat %d/%d", rep+1, r.cfg.Repeats)
+	if r.cfg.Interleave != "batch" {
+		return r.turn(ctx, p, rep, rep, what)
+	}
+	for k := range p.bursts {
+		if err := r.turn(ctx, p.only(k), rep, rep+k, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn runs the arms over p one after another, beginning with arm number first (modulo their number).
+func (r *run) turn(ctx context.Context, p *prompts, rep, first int, what string) error {
+	first %= len(r.cfg.Arms)
+	order := slices.Concat(r.cfg.Arms[first:], r.cfg.Arms[:first])
 	r.out.Workload.Order = append(r.out.Workload.Order, order)
 	for pos, arm := range order {
 		at := record.Row{Arm: arm, Repeat: rep, Position: pos, SharedLen: r.shared}
-		what := fmt.Sprintf("repeat %d/%d %s", rep+1, r.cfg.Repeats, arm)
-		rows, err := r.arm(ctx, p, at, r.cfg.OutputLen, what)
+		rows, err := r.arm(ctx, p, at, r.cfg.OutputLen, what+" "+arm)
 		r.out.Rows = append(r.out.Rows, rows...)
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +143,37 @@ func TestLatinOrder(t *testing.T) {
 		if len(p) != 3 {
 			t.Errorf("%s had places %v", arm, p)
 		}
+	}
+}
+
+// Turns at each batch size: the same rows, each arm in each place as often, and the plan knows the extra priming.
+func TestInterleaveByBatch(t *testing.T) {
+	c := small()
+	c.Interleave = "batch"
+	w := newWorld(16)
+	env, l := w.env(), &lastUpdate{}
+	env.Progress = l
+	s, err := Run(context.Background(), c, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Rows) != 27 || len(s.Workload.Order) != 9 {
+		t.Fatalf("%d rows in %d turns", len(s.Rows), len(s.Workload.Order))
+	}
+	places := map[string]int{}
+	for i, r := range s.Rows {
+		places[fmt.Sprint(r.Arm, r.Position)]++
+		if s.Workload.Order[i/3][r.Position] != r.Arm || r.Batch != c.BatchSizes[i/3%3] {
+			t.Errorf("row %d: %s batch %d at place %d", i, r.Arm, r.Batch, r.Position)
+		}
+	}
+	for at, n := range places {
+		if n != 3 {
+			t.Errorf("%s %d times", at, n)
+		}
+	}
+	if before := l.u[len(l.u)-2]; before.Fraction < 0.98 {
+		t.Errorf("the last phase ended at %v of the predicted work", before.Fraction)
 	}
 }
 
