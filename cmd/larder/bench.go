@@ -98,7 +98,7 @@ type benchCmd struct {
 	GapLimit     time.Duration `name:"timeout-gap" default:"2m" group:"limits" help:"Between tokens."`
 	TotalLimit   time.Duration `name:"timeout-total" default:"0s" group:"limits" help:"For the whole request (0: none)."`
 
-	Style        string   `name:"report-style" enum:"seed,0.5.4,0.5.6,head" default:"seed" group:"report" help:"Form of the block: the document's, or that of a release."`
+	Style        string   `name:"report-style" enum:"seed,0.5.4,0.5.6,head,vllm" default:"seed" group:"report" help:"Form of the block: the document's, or that of a release."`
 	NoExtra      bool     `name:"no-extra" group:"report" help:"Leave out the section after the block."`
 	Output       string   `name:"output-file" group:"report" help:"JSONL file to append to (default: the reference's name; none: no file)."`
 	Details      bool     `name:"output-details" group:"report" help:"Add per-request lists to the JSON line."`

@@ -19,10 +19,11 @@ const (
 	Style054  Style = "0.5.4" // releases 0.5.4 and 0.5.5
 	Style056  Style = "0.5.6" // releases 0.5.6 and 0.5.7
 	StyleHead Style = "head"  // 0.5.14 and later
+	StyleVLLM Style = "vllm"  // vllm bench serve
 )
 
 // Styles are all of them.
-func Styles() []Style { return []Style{StyleSeed, Style054, Style056, StyleHead} }
+func Styles() []Style { return []Style{StyleSeed, Style054, Style056, StyleHead, StyleVLLM} }
 
 // form is what differs between styles.
 type form struct {
@@ -48,6 +49,9 @@ func (s Style) form() form {
 // Block writes the result block in a style. Where the reference prints 0 for what does not exist, so does the block;
 // Extra and Line say that it does not.
 func Block(w io.Writer, m *Metrics, s Style) error {
+	if s == StyleVLLM {
+		return vllmBlock(w, m)
+	}
 	f := s.form()
 	p := &page{w: w, padded: f.padded}
 	if f.padded {

@@ -55,7 +55,7 @@ func (p *page) tokens(m *Metrics) {
 	}
 	p.cached(m)
 	for _, s := range slices.Sorted(maps.Keys(t.Sources)) {
-		p.row("Output tokens counted by "+sourceName(s)+":", fmt.Sprintf("%d requests", t.Sources[s]))
+		p.row("Output tokens by "+sourceName(s)+":", fmt.Sprintf("%d requests", t.Sources[s]))
 	}
 	if t.Short > 0 {
 		p.row("Answers shorter than asked:", strconv.Itoa(t.Short))

@@ -216,7 +216,7 @@ func TestCompute(t *testing.T) {
 // The layouts of the reference's releases, with its widths and trailing blanks.
 func TestStyles(t *testing.T) {
 	m := Compute(two(), Setup{Backend: "sglang", RequestRate: 8, MaxConcurrency: 16, Accept: stats.Of(2.5)})
-	for s, want := range map[Style]string{Style054: "0.5.4.txt", Style056: "0.5.6.txt", StyleHead: "head.txt"} {
+	for s, want := range map[Style]string{Style054: "0.5.4.txt", Style056: "0.5.6.txt", StyleHead: "head.txt", StyleVLLM: "vllm.txt"} {
 		var b bytes.Buffer
 		if err := Block(&b, m, s); err != nil {
 			t.Fatal(err)
