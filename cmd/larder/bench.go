@@ -77,6 +77,8 @@ type benchCmd struct {
 	FlushWait   float64 `name:"flush-cache-timeout" default:"60" group:"load" help:"Seconds that SGLang may wait for its own quiet."`
 	Settle      float64 `name:"settle" default:"1" group:"load" help:"Seconds of quiet after warm-up and flush (the reference's: 1)."`
 
+	SelfCheck bool `name:"self-check" group:"load" help:"First measure what this client can take, against a mock server in this process."`
+
 	NoStream    bool     `name:"disable-stream" group:"request" help:"Ask for whole answers."`
 	NoIgnoreEOS bool     `name:"disable-ignore-eos" group:"request" help:"Let answers end early."`
 	Temperature float64  `default:"0" group:"request" help:"Sampling temperature."`

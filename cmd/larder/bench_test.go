@@ -63,8 +63,8 @@ func TestBenchPrintsTheBlock(t *testing.T) {
 // The same flags give the prompts of the reference: the lengths of its check vector.
 func TestBenchSendsTheReferencesLengths(t *testing.T) {
 	s := &mockserver.Server{}
-	code, _, log := bench(t, s, "--num-prompts", "5", "--random-input-len", "100", "--random-output-len", "50", "--random-range-ratio", "0.5", "--warmup-requests", "0", "--max-concurrency", "1")
-	if code != exitOK || len(s.Seen()) != 5 {
+	code, _, log := bench(t, s, "--self-check", "--num-prompts", "5", "--random-input-len", "100", "--random-output-len", "50", "--random-range-ratio", "0.5", "--warmup-requests", "0", "--max-concurrency", "1")
+	if code != exitOK || len(s.Seen()) != 5 || !strings.Contains(log, "self-check: 1 streams") {
 		t.Fatalf("code %d, %d requests\n%s", code, len(s.Seen()), log)
 	}
 	in, out := []int{88, 78, 64, 92, 57}, []float64{45, 31, 50, 43, 47}

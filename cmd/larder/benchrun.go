@@ -55,6 +55,11 @@ func (c *benchCmd) run(ctx context.Context, s *streams) error {
 	if err := cfg.Validate(items); err != nil {
 		return usageError{err}
 	}
+	if c.SelfCheck {
+		if err := c.selfCheck(ctx, len(items), s.err); err != nil {
+			return err
+		}
+	}
 	if err := c.prepare(ctx, cfg, control, items, s.err); err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ const (
 	suspectLagP50 = 10.0 // ms
 	suspectLagP99 = 50.0 // ms
 	suspectBunch  = 0.2  // share of arrivals
+	suspectCPU    = 0.8  // of the cores
 )
 
 // Extra writes the section that follows the block: what the reference leaves out, or counts differently.
@@ -206,6 +207,9 @@ func (m *Metrics) Warnings() []string {
 	add(failed+m.Completed != m.Attempts, "internal: %d successes and %d failures of %d attempts.", m.Completed, failed, m.Attempts)
 	lag50, lag99 := m.Client.Lag.P50.Or(0), m.Client.Lag.P99.Or(0)
 	add(lag50 > suspectLagP50 || lag99 > suspectLagP99, "client-limited: requests left %.1f ms (p50) and %.1f ms (p99) late; the latencies above hide this delay.", lag50, lag99)
+	if v, ok := m.Client.CPU.Get(); ok {
+		add(v > suspectCPU*float64(m.Client.Cores), "client-limited: this process used %.2f of %d cores.", v, m.Client.Cores)
+	}
 	if v, ok := m.Client.Bunched.Get(); ok {
 		add(v > suspectBunch, "client-limited, or the server sends in bursts: %.0f%% of the arrivals came in one read with another, so gaps are not the server's.", v*100)
 	}

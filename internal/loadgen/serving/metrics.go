@@ -8,6 +8,7 @@ package serving
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"time"
 
 	"larder/internal/loadgen"
@@ -62,6 +63,7 @@ type Client struct {
 	Prepared int
 	ChunkGap stats.Summary // between arrivals, ms, however many tokens they carry
 	CPU      stats.Value   // cores that this process used, on average
+	Cores    int           // cores of the client's machine
 	Bunched  stats.Value   // share of arrivals that came in one read with the one before: above a few percent the client reads late
 	PerChunk stats.Value   // tokens in an arrival, on average; absent when the server counts none
 }
@@ -103,7 +105,7 @@ func Compute(res *loadgen.Result, setup Setup) *Metrics {
 	m.rates(l.e2eSum)
 	m.PeakOutput, m.PeakRequests = peaks(res.Outcomes)
 	l.summaries(m)
-	m.Client.Prepared, m.Client.CPU = res.Prepared, cores(res)
+	m.Client.Prepared, m.Client.CPU, m.Client.Cores = res.Prepared, cores(res), runtime.NumCPU()
 	m.Steady = steady(res.Outcomes, setup.MaxConcurrency)
 	m.goodput(res.Outcomes)
 	return m
