@@ -18,26 +18,32 @@ const fakeVocab = 97
 // poison is what a slot holds that was never written; reading it makes every later token wrong.
 const poison = 0xDEADDEADDEADDEAD
 
+// slotBytes is what a token's "KV" takes; the test layouts say so too.
+const slotBytes = 8
+
 // fakeMemory holds real content: the "KV" of a token is a number that depends on all tokens up to it, read back through
 // the block table. So any wrong, stale or early-read block changes what the model says.
 type fakeMemory struct {
 	blockTokens int
-	tiers       [kv.NumTiers][][]uint64
+	tiers       [kv.NumTiers]fakeBuffer
 }
 
 func newFakeMemory(blockTokens, deviceBlocks, hostBlocks int) *fakeMemory {
 	m := &fakeMemory{blockTokens: blockTokens}
 	for t, n := range [kv.NumTiers]int{deviceBlocks, hostBlocks} {
-		m.tiers[t] = make([][]uint64, n)
-		for b := range m.tiers[t] {
-			m.tiers[t][b] = slices.Repeat([]uint64{poison}, blockTokens)
-		}
+		m.tiers[t] = make(fakeBuffer, n*blockTokens*slotBytes)
+		m.tiers[t].poison()
 	}
 	return m
 }
 
-func (m *fakeMemory) slot(blocks []kv.BlockID, pos int) *uint64 {
-	return &m.tiers[kv.Device][blocks[pos/m.blockTokens]][pos%m.blockTokens]
+func (m *fakeMemory) block(t kv.Tier, b kv.BlockID) fakeBuffer {
+	n := m.blockTokens * slotBytes
+	return m.tiers[t][int(b)*n:][:n]
+}
+
+func (m *fakeMemory) slot(blocks []kv.BlockID, pos int) fakeBuffer {
+	return m.block(kv.Device, blocks[pos/m.blockTokens])[pos%m.blockTokens*slotBytes:][:slotBytes]
 }
 
 func scramble(h uint64) uint64 {
@@ -105,12 +111,12 @@ func (r *fakeRunner) Wait() ([]int32, error) {
 		}
 		seen := uint64(1)
 		for pos := range s.Context {
-			seen = attend(seen, *r.memory.slot(s.Blocks, pos))
+			seen = attend(seen, r.memory.slot(s.Blocks, pos).number())
 		}
 		for n, id := range ids[:s.Tokens] {
 			slot := r.memory.slot(s.Blocks, s.Context+n)
-			*slot = write(seen, id)
-			seen = attend(seen, *slot)
+			slot.set(write(seen, id))
+			seen = attend(seen, slot.number())
 		}
 		ids = ids[s.Tokens:]
 		if s.Draw != nil {
@@ -171,9 +177,7 @@ func newFakeMover(m *fakeMemory, seed uint64) *fakeMover {
 
 func (f *fakeMover) Submit(moves []kv.Move) {
 	for _, m := range moves {
-		for i := range f.memory.tiers[m.To][m.Dst] {
-			f.memory.tiers[m.To][m.Dst][i] = poison
-		}
+		f.memory.block(m.To, m.Dst).poison()
 		f.queue = append(f.queue, m)
 	}
 	f.ring()
@@ -219,7 +223,7 @@ func (f *fakeMover) move(m kv.Move) error {
 	} else {
 		f.stores++
 	}
-	copy(f.memory.tiers[m.To][m.Dst], f.memory.tiers[m.From][m.Src])
+	copy(f.memory.block(m.To, m.Dst), f.memory.block(m.From, m.Src))
 	return nil
 }
 

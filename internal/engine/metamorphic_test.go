@@ -36,6 +36,8 @@ func variants(r *rand.Rand) []setup {
 	vary(func(s *setup) { s.deviceBlocks, s.write, s.hostBlocks, s.slowMoves = 50, cache.WriteBack, 20, true })
 	vary(func(s *setup) { s.deviceBlocks, s.write, s.slowMoves = 60, cache.WriteThroughSelective, true })
 	vary(func(s *setup) { s.deviceBlocks, s.hostBlocks, s.slowMoves, s.moveFailures = 52, 100, true, 0.3 })
+	vary(func(s *setup) { s.deviceBlocks, s.hostBlocks, s.realMover = 50, 100, true })
+	vary(func(s *setup) { s.deviceBlocks, s.hostBlocks, s.write, s.realMover = 50, 30, cache.WriteBack, true })
 	for range 6 {
 		list = append(list, randomSetup(r))
 	}
@@ -54,6 +56,7 @@ func randomSetup(r *rand.Rand) setup {
 	s.noPrefix = r.IntN(5) == 0
 	s.minLoad = []int{0, 0, 16}[r.IntN(3)]
 	s.slowMoves = r.IntN(2) == 0
+	s.realMover = r.IntN(3) == 0
 	s.moveFailures = []float64{0, 0, 0.1, 1}[r.IntN(4)]
 	return s
 }
@@ -67,6 +70,14 @@ type seen struct {
 // play runs all requests at once under s and says what was wrong.
 func play(s setup, seed uint64, requests []*infer.Request) (got seen, err error) {
 	cfg, runner, mover, log := s.config(seed)
+	if s.realMover {
+		counted, err := newCountedMover(runner.memory, cfg.Cache.Layout, mover)
+		if err != nil {
+			return got, err
+		}
+		defer counted.Close()
+		cfg.Mover = counted
+	}
 	e, err := New(cfg)
 	if err != nil {
 		return got, err

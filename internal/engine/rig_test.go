@@ -28,11 +28,12 @@ type setup struct {
 	minLoad                               int
 	moveFailures                          float64
 	slowMoves                             bool
+	realMover                             bool // kv/xfer instead of the fake
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("block %d, device %d, host %d, chunk %d, running %d, write %d, policy %d, noPrefix %t, minLoad %d, failing %.2f, slow %t",
-		s.blockTokens, s.deviceBlocks, s.hostBlocks, s.stepTokens, s.running, s.write, s.policy, s.noPrefix, s.minLoad, s.moveFailures, s.slowMoves)
+	return fmt.Sprintf("block %d, device %d, host %d, chunk %d, running %d, write %d, policy %d, noPrefix %t, minLoad %d, failing %.2f, slow %t, xfer %t",
+		s.blockTokens, s.deviceBlocks, s.hostBlocks, s.stepTokens, s.running, s.write, s.policy, s.noPrefix, s.minLoad, s.moveFailures, s.slowMoves, s.realMover)
 }
 
 func plain() setup {
@@ -63,7 +64,7 @@ func (s setup) config(seed uint64) (Config, *fakeRunner, *fakeMover, *listened) 
 	return Config{
 		Runner: runner, Mover: mover, Vocab: fakeVocab, ContextLen: 4096, EOS: testEOS,
 		Cache: cache.Config{
-			Layout:       kv.Layout{Layers: 1, KVHeads: 1, HeadDim: 4, BlockTokens: s.blockTokens, DType: arch.BF16},
+			Layout:       kv.Layout{Layers: 1, KVHeads: 1, HeadDim: 2, BlockTokens: s.blockTokens, DType: arch.BF16},
 			Fingerprint:  "fake",
 			DeviceBlocks: s.deviceBlocks, HostBlocks: s.hostBlocks, Write: s.write, NoPrefix: s.noPrefix,
 		},
