@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"larder/internal/infer"
-	"larder/internal/infer/echo"
 	"larder/internal/kv"
 )
 

@@ -11,11 +11,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"larder/internal/infer"
 	"larder/internal/infer/echo"
-	"larder/internal/kv"
 )
 
 func chatOf(more string) string {
