@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"larder/internal/workload"
@@ -37,48 +38,77 @@ func (f *flight) send(request []byte) {
 	o.Done = o.Sent
 	f.limit.set(o.Sent, r.limits.First)
 	c, dialled, err := r.dialer.get(f.ctx, r.now)
+	if err == nil && f.over(c, request) {
+		o.Resent = true
+		start := r.now()
+		c, err = r.dialer.dial(f.ctx)
+		dialled = r.now() - start
+		if err == nil {
+			f.over(c, request)
+		}
+	}
 	o.Connect = dialled
 	if err != nil {
 		o.Done = r.now()
 		f.noConnection(err)
-		return
 	}
-	// Whatever ends the request early has to end its reads and writes, and only a close does that for all of them.
-	release := context.AfterFunc(f.ctx, func() { c.Close() })
-	if f.exchange(c, request) && release() {
-		r.dialer.put(c)
-		return
-	}
-	c.Close()
 }
 
-// exchange writes the request and reads the answer; true when the connection can be used again.
-func (f *flight) exchange(c *conn, request []byte) bool {
-	o, r := f.o, f.r
-	if _, err := c.Write(request); err != nil {
-		// A server may refuse before it has read all; what it says is worth more than the broken write.
-		if resp, e := f.answer(c); e == nil {
-			f.refused(resp)
-			return false
-		}
-		f.broken(ClassHTTP, "the request could not be written", err)
+// over exchanges the request for its answer on c, and keeps or closes c. It is true when nothing happened, because the
+// server had closed the kept connection just before we wrote: then, and only then, the request is sent once more.
+func (f *flight) over(c *conn, request []byte) (stale bool) {
+	// Whatever ends the request early has to end its reads and writes, and only a close does that for all of them.
+	release := context.AfterFunc(f.ctx, func() { c.Close() })
+	reusable, err := f.exchange(c, request)
+	released := release()
+	kept := c.used
+	c.used = true
+	if reusable && released {
+		f.r.dialer.put(c)
 		return false
 	}
-	o.Wrote = r.now()
-	resp, err := f.answer(c)
-	if err != nil {
-		f.broken(ClassHTTP, "no HTTP answer", err)
+	c.Close()
+	if err == nil {
 		return false
+	}
+	if kept && released && f.o.FirstByte == 0 && closedByPeer(err) {
+		return true
+	}
+	f.broken(ClassHTTP, "no HTTP answer", err)
+	return false
+}
+
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// exchange writes the request and reads the answer; reusable says that the connection can be used again. The error is
+// that of a connection which gave no answer; all else is in the outcome.
+func (f *flight) exchange(c *conn, request []byte) (reusable bool, err error) {
+	o, r := f.o, f.r
+	_, writeErr := c.Write(request)
+	if writeErr == nil {
+		o.Wrote = r.now()
+	}
+	resp, err := f.answer(c)
+	switch {
+	case err != nil && writeErr != nil:
+		return false, writeErr
+	case err != nil:
+		return false, err
+	case writeErr != nil: // refused before all was read: what the server says is worth more than the broken write
+		f.refused(resp)
+		return false, nil
 	}
 	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); {
 	case resp.StatusCode != http.StatusOK:
-		return f.refused(resp) && !resp.Close
+		return f.refused(resp) && !resp.Close, nil
 	case kind == "text/html":
-		return f.refuse(resp, ClassStream, "the server sent a web page, not an answer; is the URL right?") && !resp.Close
+		return f.refuse(resp, ClassStream, "the server sent a web page, not an answer; is the URL right?") && !resp.Close, nil
 	case r.cfg.Stream && kind != "application/json":
-		return f.read(resp.Body) && !resp.Close
+		return f.read(resp.Body) && !resp.Close, nil
 	}
-	return f.readWhole(resp.Body) && !resp.Close
+	return f.readWhole(resp.Body) && !resp.Close, nil
 }
 
 // answer reads the head of the answer; informational ones are passed over.

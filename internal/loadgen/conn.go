@@ -17,12 +17,13 @@ import (
 
 // conn is one HTTP/1.1 connection. We write whole prepared requests and read answers ourselves, instead of through
 // net/http's client, for three reasons: a burst of a thousand requests leaves in a few ms, since the connections are
-// there before the clock starts and a request is one write; each time is taken where it happens; and nothing is ever
+// there before the clock starts and a request is one write; each time is taken where it happens; and nothing is
 // sent twice behind our back.
 type conn struct {
 	net.Conn
 	read *bufio.Reader
 	raw  net.Conn // below TLS
+	used bool     // it has carried a request
 }
 
 // dialer opens connections to one server and keeps the idle ones, as many as there ever were at once. Safe for
@@ -38,8 +39,9 @@ type dialer struct {
 	idle []*conn // guarded by mu
 }
 
-// newDialer also says what goes into the request line: the path, or with an HTTP proxy the whole URL.
-func newDialer(u *url.URL, timeout time.Duration) (d *dialer, target string, err error) {
+// newDialer also says what goes into the request line: the path, or with an HTTP proxy the whole URL. proxy says which
+// proxy a request goes through; it is not asked about servers on this machine.
+func newDialer(u *url.URL, timeout time.Duration, proxy func(*http.Request) (*url.URL, error)) (d *dialer, target string, err error) {
 	d = &dialer{server: hostPort(u), timeout: timeout}
 	d.addr, target = d.server, u.RequestURI()
 	if u.Scheme == "https" {
@@ -48,7 +50,7 @@ func newDialer(u *url.URL, timeout time.Duration) (d *dialer, target string, err
 	if isLoopback(u) {
 		return d, target, nil
 	}
-	if d.proxy, err = http.ProxyFromEnvironment(&http.Request{URL: u}); err != nil {
+	if d.proxy, err = proxy(&http.Request{URL: u}); err != nil {
 		return nil, "", fmt.Errorf("proxy: %w", err)
 	}
 	if d.proxy != nil {

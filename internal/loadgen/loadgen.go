@@ -3,7 +3,7 @@
 // computes no statistics; loadgen/serving reduces a Result to the numbers that people read.
 //
 // Rules that hold everywhere: the schedule is absolute and fixed before the clock starts; a time is taken when a read
-// returns, before anything is parsed; nothing is retried in silence; what failed is classed and is never a latency.
+// returns, before anything is parsed; nothing is retried in silence (see Outcome.Resent); what failed is classed and is never a latency.
 //
 // Start at Run.
 package loadgen
@@ -75,6 +75,7 @@ type Outcome struct {
 	Done      time.Duration // last line
 	Chunks    []Chunk       // from the first token on
 	Connect   time.Duration // time spent dialling (and TLS) for this request; 0: an open connection was used
+	Resent    bool          // the server had closed the kept connection, so it went out again on a new one; the clock kept running
 
 	PromptTokens int // as the server counts them; -1: it did not say
 	OutputTokens int

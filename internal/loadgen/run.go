@@ -44,7 +44,7 @@ func Run(ctx context.Context, cfg Config, items []workload.Item) (*Result, error
 	r := &run{cfg: cfg, limits: cfg.Timeouts.withDefaults(), proto: proto, method: &http.Request{Method: http.MethodPost}}
 	r.buffers.New = func() any { return new([readSize]byte) }
 	var target string
-	if r.dialer, target, err = newDialer(u, r.limits.Connect); err != nil {
+	if r.dialer, target, err = newDialer(u, r.limits.Connect, http.ProxyFromEnvironment); err != nil {
 		return nil, err
 	}
 	defer r.dialer.close()

@@ -185,6 +185,7 @@ func (m *Metrics) Notes() []string {
 	add(m.Completed > 0 && m.TPOT.N == 0, "TPOT and ITL do not exist ("+m.TPOT.Reason+"); the 0.00 above is the reference's way to say so.")
 	add(m.Retokenized < 0, "no tokenizer was given, so nothing was retokenized.")
 	add(m.Tokens.Untimed > 0, fmt.Sprintf("%d answers had tokens but no text that could be timed; they are in no TTFT.", m.Tokens.Untimed))
+	add(m.Client.Resent > 0, fmt.Sprintf("%d requests met a connection that the server had just closed and went out again on a new one; their clock kept running.", m.Client.Resent))
 	add(m.Setup.Backend == "sglang", "the duration ends with the last answer; the reference also counts its call of /server_info.")
 	return notes
 }

@@ -184,7 +184,7 @@ func (m *Metrics) ours() object {
 		{"output_tokens_by", m.Tokens.Sources}, {"short_answers", m.Tokens.Short}, {"untimed", m.Tokens.Untimed},
 		{"e2e_from_intended_ms", m.FromDue.E2E}, {"ttft_from_intended_ms", m.FromDue.TTFT},
 		{"send_lag_ms", m.Client.Lag}, {"queue_ms", m.Client.Queue}, {"wire_ms", m.Client.Wire}, {"chunk_gap_ms", m.Client.ChunkGap},
-		{"tokens_per_chunk", m.Client.PerChunk}, {"connections_prepared", m.Client.Prepared}, {"connections_dialled", m.Client.Dials},
+		{"tokens_per_chunk", m.Client.PerChunk}, {"connections_prepared", m.Client.Prepared}, {"connections_dialled", m.Client.Dials}, {"resent", m.Client.Resent},
 		{"max_itl_ms", m.ITL.Max}, {"cache_hit_rate", m.Tokens.HitRate()},
 	}
 	o.add("client_cores", m.Client.CPU)

@@ -60,7 +60,8 @@ type Client struct {
 	Queue    stats.Summary // intended send to slot, ms: waiting for a place under the cap
 	Wire     stats.Summary // send to the last byte of the request written, ms
 	Dials    int
-	Prepared int
+	Prepared int           // connections opened before the clock
+	Resent   int           // requests that met a connection closed by the server
 	ChunkGap stats.Summary // between arrivals, ms, however many tokens they carry
 	CPU      stats.Value   // cores that this process used, on average
 	Cores    int           // cores of the client's machine
@@ -189,7 +190,7 @@ func (m *Metrics) rates(e2eSum float64) {
 type latencies struct {
 	e2e, ttft, tpot, itl, dueE2E, dueTTFT, lag, queue, wire, chunk stats.Sample
 	e2eSum                                                         float64
-	dials, arrivals, arrived, bunched                              int
+	dials, resent, arrivals, arrived, bunched                      int
 }
 
 func newLatencies() *latencies {
@@ -210,6 +211,9 @@ func (l *latencies) client(o *loadgen.Outcome) {
 	}
 	if o.Connect > 0 {
 		l.dials++
+	}
+	if o.Resent {
+		l.resent++
 	}
 }
 
@@ -262,7 +266,7 @@ func (l *latencies) summaries(m *Metrics) {
 	m.FromDue.E2E, m.FromDue.TTFT = l.dueE2E.Summary(none), l.dueTTFT.Summary(none)
 	m.Client = Client{
 		Lag: l.lag.Summary(""), Queue: l.queue.Summary(""), Wire: l.wire.Summary(""), ChunkGap: l.chunk.Summary(one),
-		Dials: l.dials, PerChunk: stats.None("the server does not count tokens by chunk"),
+		Dials: l.dials, Resent: l.resent, PerChunk: stats.None("the server does not count tokens by chunk"),
 		Bunched: stats.None(one),
 	}
 	if n := l.chunk.N(); n > 0 {
