@@ -75,6 +75,8 @@ type benchCmd struct {
 	WarmupFirst bool    `name:"warmup-measured-prompt" group:"load" help:"Warm up with the first measured prompt, as the reference does (it stays cached)."`
 	Flush       bool    `name:"flush-cache" group:"load" help:"Empty the server's cache after the warm-up."`
 	FlushWait   float64 `name:"flush-cache-timeout" default:"60" group:"load" help:"Seconds that SGLang may wait for its own quiet."`
+	Prime       bool    `group:"load" help:"With prefix_repetition: send each prefix once before the run, so that it can be hit."`
+	Cold        bool    `group:"load" help:"Fail (code 3) unless the server reports that less than 1 % of the prompt tokens were cached."`
 	Settle      float64 `name:"settle" default:"1" group:"load" help:"Seconds of quiet after warm-up and flush (the reference's: 1)."`
 
 	SelfCheck bool `name:"self-check" group:"load" help:"First measure what this client can take, against a mock server in this process."`
@@ -239,6 +241,10 @@ func (c *benchCmd) validateWorkload() error {
 		return fmt.Errorf("--tokenize-prompt: the backend %s takes messages, not token ids", c.Backend)
 	case c.SendIDs && (c.Dataset == "sharegpt" || c.Dataset == "custom"):
 		return fmt.Errorf("--tokenize-prompt does not go with --dataset-name %s", c.Dataset)
+	case c.Prime && c.Dataset != "prefix_repetition":
+		return errors.New("--prime goes with --dataset-name prefix_repetition")
+	case c.Prime && c.Cold:
+		return errors.New("--prime and --cold exclude each other")
 	case c.Rounds != 1:
 		return errors.New("--mooncake-num-rounds: only one round is supported")
 	case c.Timestamps && !c.trace():

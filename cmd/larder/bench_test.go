@@ -170,6 +170,33 @@ func TestBenchExactData(t *testing.T) {
 	}
 }
 
+// Priming sends the prefixes before anything is measured; --cold takes the server's word for the hits, and only that.
+func TestBenchPrimeAndCold(t *testing.T) {
+	s := &mockserver.Server{}
+	code, _, log := bench(t, s, "--dataset-name", "prefix_repetition", "--num-prompts", "4", "--prefix-repetition-num-prefixes", "2", "--prefix-repetition-output-len", "2",
+		"--warmup-requests", "0", "--prime")
+	seen := s.Seen()
+	if code != exitOK || len(seen) != 6 || !strings.Contains(log, "priming: 2 prefixes") {
+		t.Fatalf("code %d, %d requests\n%s", code, len(seen), log)
+	}
+	for i, r := range seen[:2] {
+		if n := len(r.Field("input_ids").([]any)); n != 256 || r.Field("sampling_params.max_new_tokens") != 1.0 {
+			t.Errorf("primer %d has %d ids", i, n)
+		}
+	}
+	for hits, want := range map[int]int{0: exitOK, 50: exitChecks} {
+		warm := &mockserver.Server{Answer: func(r *mockserver.Request) mockserver.Answer {
+			return mockserver.Stream(r, mockserver.Options{Prompt: 100, Cached: [3]int{hits, 0, 0}})
+		}}
+		if code, _, log := bench(t, warm, "--num-prompts", "2", "--random-output-len", "2", "--cold"); code != want {
+			t.Errorf("%d%% hits: code %d, want %d\n%s", hits, code, want, log)
+		}
+	}
+	if code, _, log := bench(t, nil, "--num-prompts", "2", "--random-output-len", "2", "--cold"); code != exitChecks || !strings.Contains(log, "can not be proven") {
+		t.Errorf("a server that reports no hits: code %d\n%s", code, log)
+	}
+}
+
 func TestBenchFlagForms(t *testing.T) {
 	c, code, err := parseBench([]string{"--dataset-name=random-ids", "--gsp-zipf=1.5", "--gsp-group-d", "zipf", "--request-rate", "8", "--lora-name", "a", "b", "--max-con", "16", "--flush-cache", "--port", "1"}, nil, nil)
 	if err != nil || code >= 0 {

@@ -62,7 +62,7 @@ func (c *benchCmd) loadTokenizer(ctx context.Context, control *loadgen.Control, 
 }
 
 // workload draws the data set, then the arrivals and adapters, as the reference does; cfg gets the arrivals.
-func (c *benchCmd) workload(cfg *loadgen.Config, tok *benchTokenizer, log io.Writer) ([]workload.Item, error) {
+func (c *benchCmd) workload(cfg *loadgen.Config, tok *benchTokenizer, log io.Writer) (*workload.Set, error) {
 	s, err := workload.NewSampler(c.Seed)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (c *benchCmd) workload(cfg *loadgen.Config, tok *benchTokenizer, log io.Wri
 			items[i].Extra["model"] = name
 		}
 	}
-	return items, nil
+	return set, nil
 }
 
 func (c *benchCmd) arrival() workload.Arrival {
@@ -151,6 +151,7 @@ func (c *benchCmd) exact(tok workload.Tokenizer) (*workload.Set, error) {
 	set.Notes = append(set.Notes, fmt.Sprintf("tokens made with --salt %d", salt))
 	if !c.SendIDs {
 		workload.Decode(set.Items, tok)
+		workload.Decode(set.Primers, tok)
 	}
 	return set, nil
 }
@@ -159,7 +160,12 @@ func (c *benchCmd) exactSet(vocab int, salt uint64) (*workload.Set, error) {
 	if c.trace() {
 		return workload.Trace(workload.TraceSpec{Kind: c.Dataset, Path: c.Path, Requests: c.Prompts, Slowdown: c.Slowdown, VocabSize: vocab, Seed: c.Seed, Salt: salt})
 	}
-	items, err := workload.PrefixSet{Requests: c.Prompts, Groups: c.RepPrefixes, PrefixLen: c.RepPrefix, TailLen: c.RepSuffix, OutputLen: c.RepOutput,
-		VocabSize: vocab, Seed: c.Seed, Salt: salt}.Items()
-	return &workload.Set{Items: items}, err
+	prefixes := workload.PrefixSet{Requests: c.Prompts, Groups: c.RepPrefixes, PrefixLen: c.RepPrefix, TailLen: c.RepSuffix, OutputLen: c.RepOutput,
+		VocabSize: vocab, Seed: c.Seed, Salt: salt}
+	items, err := prefixes.Items()
+	if err != nil {
+		return nil, err
+	}
+	primers, err := prefixes.Primers()
+	return &workload.Set{Items: items, Primers: primers}, err
 }

@@ -48,10 +48,11 @@ func (c *benchCmd) run(ctx context.Context, s *streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	items, err := c.workload(&cfg, tok, s.err)
+	set, err := c.workload(&cfg, tok, s.err)
 	if err != nil {
 		return usageError{err}
 	}
+	items := set.Items
 	if err := cfg.Validate(items); err != nil {
 		return usageError{err}
 	}
@@ -60,7 +61,7 @@ func (c *benchCmd) run(ctx context.Context, s *streams) error {
 			return err
 		}
 	}
-	if err := c.prepare(ctx, cfg, control, items, s.err); err != nil {
+	if err := c.prepare(ctx, cfg, control, set, s.err); err != nil {
 		return err
 	}
 	res, err := c.measure(ctx, cfg, items, s.err)
@@ -175,10 +176,10 @@ func (c *benchCmd) modelName(ctx context.Context, control *loadgen.Control) (str
 	return ids[0], nil
 }
 
-// prepare warms the server up and empties its cache if that was asked for.
-func (c *benchCmd) prepare(ctx context.Context, cfg loadgen.Config, control *loadgen.Control, items []workload.Item, log io.Writer) error {
+// prepare warms the server up, empties its cache and makes prefixes known, as far as that was asked for.
+func (c *benchCmd) prepare(ctx context.Context, cfg loadgen.Config, control *loadgen.Control, set *workload.Set, log io.Writer) error {
 	if c.Warmups > 0 {
-		if err := c.warmUp(ctx, cfg, items); err != nil {
+		if err := c.warmUp(ctx, cfg, set.Items); err != nil {
 			return err
 		}
 		fmt.Fprintf(log, "warm-up: %d requests done\n", c.Warmups)
@@ -188,7 +189,13 @@ func (c *benchCmd) prepare(ctx context.Context, cfg loadgen.Config, control *loa
 			return fmt.Errorf("flushing the cache: %w", err)
 		}
 	}
-	if c.Warmups > 0 || c.Flush {
+	if c.Prime {
+		if err := prime(ctx, cfg, set.Primers); err != nil {
+			return err
+		}
+		fmt.Fprintf(log, "priming: %d prefixes sent\n", len(set.Primers))
+	}
+	if c.Warmups > 0 || c.Flush || c.Prime {
 		select {
 		case <-time.After(fromSeconds(c.Settle)):
 		case <-ctx.Done():
@@ -221,6 +228,21 @@ func (c *benchCmd) warmUp(ctx context.Context, cfg loadgen.Config, items []workl
 		}
 	}
 	return fmt.Errorf("the warm-up failed (%s): %w", res.Outcomes[0].Class, res.Outcomes[0].Err)
+}
+
+// prime sends each shared prefix once, one after the other; all must succeed, or the hit rate would mean nothing.
+func prime(ctx context.Context, cfg loadgen.Config, primers []workload.Item) error {
+	cfg.Due, cfg.MaxConcurrency = nil, 1
+	res, err := loadgen.Run(ctx, cfg, primers)
+	if err != nil {
+		return err
+	}
+	for i := range res.Outcomes {
+		if o := &res.Outcomes[i]; !o.OK() {
+			return fmt.Errorf("priming prefix %d failed (%s): %w", i, o.Class, o.Err)
+		}
+	}
+	return nil
 }
 
 // measure runs the workload with a progress display.
@@ -300,7 +322,28 @@ func (c *benchCmd) report(control *loadgen.Control, res *loadgen.Result, tok *be
 	if err := c.appendLine(m, res.Outcomes, c.named(info)); err != nil {
 		return err
 	}
-	return verdict(m, res)
+	if err := verdict(m, res); err != nil {
+		return err
+	}
+	return c.coldness(m)
+}
+
+// coldShare is the hit rate above which a run that was to be cold is not.
+const coldShare = 0.01
+
+// coldness checks --cold against what the server reports; a server that reports nothing proves nothing.
+func (c *benchCmd) coldness(m *serving.Metrics) error {
+	if !c.Cold {
+		return nil
+	}
+	rate, ok := m.Tokens.HitRate().Get()
+	switch {
+	case !ok:
+		return checksError{fmt.Errorf("--cold can not be proven: %s", m.Tokens.HitRate().Why())}
+	case rate > coldShare:
+		return checksError{fmt.Errorf("--cold: %.1f%% of the prompt tokens came from the server's cache; flush it (--flush-cache), or take another --salt or --seed", 100*rate)}
+	}
+	return nil
 }
 
 func (c *benchCmd) named(info json.RawMessage) serving.Run {

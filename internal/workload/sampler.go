@@ -29,8 +29,9 @@ func NewSampler(seed uint64) (*Sampler, error) {
 
 // Set is a data set: its items and the lines that the reference prints about it.
 type Set struct {
-	Items []Item
-	Notes []string
+	Items   []Item
+	Primers []Item // the shared prefixes alone: sent before, they make the prefixes known; nil where none are defined
+	Notes   []string
 }
 
 // RandomSpec asks for the data sets random and random-ids.
@@ -154,7 +155,7 @@ func lengthSet(items []Item, in, out []int) *Set {
 		items[i].PromptLen, items[i].OutputLen = in[i], out[i]
 		sumIn, sumOut = sumIn+in[i], sumOut+out[i]
 	}
-	return &Set{items, []string{fmt.Sprintf("#Input tokens: %d", sumIn), fmt.Sprintf("#Output tokens: %d", sumOut)}}
+	return &Set{Items: items, Notes: []string{fmt.Sprintf("#Input tokens: %d", sumIn), fmt.Sprintf("#Output tokens: %d", sumOut)}}
 }
 
 // parallel runs f(0..n-1) on all cores and waits.

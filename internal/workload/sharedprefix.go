@@ -69,7 +69,7 @@ func (s *Sampler) SharedPrefix(g SharedPrefixSpec, tok Tokenizer) (*Set, error) 
 	if !g.Ordered {
 		shuffle(&s.python, items)
 	}
-	return &Set{items, notes}, nil
+	return &Set{Items: items, Notes: notes}, nil
 }
 
 func sharedVocab(g SharedPrefixSpec, tok Tokenizer) ([]int32, error) {
