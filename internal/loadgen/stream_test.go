@@ -295,3 +295,30 @@ func hasDuplicateKeys(line string) bool {
 	}
 	return false
 }
+
+// FuzzStream: no bytes make the reader panic, and how they are cut into reads changes nothing.
+func FuzzStream(f *testing.F) {
+	for p := range 3 {
+		for _, o := range []mockserver.Options{{}, {CRLF: true, Comments: true, Role: true, Usage: true}, {NoSpace: true, NoBlankLines: true, IDs: true, Incremental: true}} {
+			text := ""
+			for _, piece := range mockserver.Stream(request(protocol(p)), o).Pieces {
+				text += piece.Data
+			}
+			f.Add(p, text)
+		}
+	}
+	f.Add(0, "event: error\ndata: {\"x\":1}\n\n")
+	f.Add(1, "data: {\"choices\":\ndata: []}\n\n<html>\r\n")
+	f.Fuzz(func(t *testing.T, pn int, text string) {
+		p := protocol(uint(pn) % 3)
+		a := mockserver.Answer{Pieces: []mockserver.Piece{{Data: text}}}
+		one, many := decode(p, a, whole), decode(p, a, bytewise)
+		if fmt.Sprint(one.Err) != fmt.Sprint(many.Err) {
+			t.Errorf("%q: error %v read whole, %v byte by byte", text, one.Err, many.Err)
+		}
+		one.Err, many.Err, one.Item, many.Item = nil, nil, nil, nil
+		if !reflect.DeepEqual(one, many) {
+			t.Errorf("%q:\n%+v read whole,\n%+v byte by byte", text, one, many)
+		}
+	})
+}
