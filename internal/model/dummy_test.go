@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"larder/internal/arch"
 	"larder/internal/device"
 )
 
@@ -13,14 +14,14 @@ import (
 // as many. (Rows of one prompt attend to the same keys and lean the same way.) The router is worked out here, from the
 // hidden state that the device shows.
 func TestDummyUsesAllExperts(t *testing.T) {
-	cfg := smallTiny()
+	cfg, _ := arch.Builtin("tiny")
 	src := Dummy(cfg, 1)
-	r := newRig(t, cfg, src, precisions()[0])
+	r := newRig(t, cfg, src, cpuBF16())
 	router := dummyValues(t, src, "model.layers.0.mlp.gate.weight", cfg.NumExperts, cfg.HiddenSize)
 	norm := dummyValues(t, src, "model.layers.0.post_attention_layernorm.weight", cfg.HiddenSize)
 	used := make([]int, cfg.NumExperts)
 	rng := rand.New(rand.NewPCG(6, 6))
-	const prompts, length = 32, 4
+	const prompts, length = 64, 12
 	for range prompts {
 		for _, row := range r.afterAttention(t, randomPrompt(rng, cfg.VocabSize, length)) {
 			for _, e := range route(row, norm, router, cfg.NumExpertsPerToken) {

@@ -11,6 +11,7 @@ import (
 
 	"larder/internal/arch"
 	"larder/internal/device"
+	"larder/internal/device/cpu"
 	"larder/internal/safetensors"
 )
 
@@ -32,10 +33,34 @@ type precision struct {
 // of a few thousand logits is 4 standard deviations away. The models have up to 4 layers of 8 operations: r = 32.
 //
 // plain: only the reference rounds, u = 2⁻²⁴ times √128 for its sums: 4·√32·11·2⁻²⁴ = 1.5e-5.
+//
+// cpu-f32: the device rounds like the reference, and its exponential is good to a few 2⁻²⁴ of scores up to 10: ten
+// times that, 1.5e-4.
+//
+// cpu-bf16: activations are rounded to 8 bits before each product, and K, V and probabilities with them: u = 2⁻⁹/√3 =
+// 1.1e-3 (weights are exact): 4·√32·1.1e-3 = 2.5e-2. What q and k lose moves a score by √2·u of itself, 5e-3 for the
+// scores of 3 that count most, which a softmax passes on as a relative error in each layer: 4·√4·5e-3 = 4e-2. Both
+// together: 5e-2. (transformers itself, run in bf16, is off by up to 6e-2 here: it rounds the hidden state as well.)
 func precisions() []precision {
 	return []precision{
 		{"plain", func(testing.TB) device.Device { return &plainDevice{} }, arch.F32, 1.5e-5},
+		{"cpu-f32", func(t testing.TB) device.Device { return openCPU(t, arch.F32) }, arch.F32, 1.5e-4},
+		cpuBF16(),
 	}
+}
+
+// cpuBF16 is the quickest, and what people run.
+func cpuBF16() precision {
+	return precision{"cpu-bf16", func(t testing.TB) device.Device { return openCPU(t, arch.BF16) }, arch.BF16, 5e-2}
+}
+
+func openCPU(t testing.TB, compute arch.DType) device.Device {
+	t.Helper()
+	dev, err := cpu.New(cpu.Config{DType: compute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dev
 }
 
 // goldenCase is one prompt and what the reference says about it.

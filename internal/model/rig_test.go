@@ -43,7 +43,10 @@ func newRig(t testing.TB, cfg *arch.Config, src Source, p precision) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close() })
+	t.Cleanup(func() {
+		m.Close()
+		dev.Close()
+	})
 	r := &rig{model: m, vocab: cfg.VocabSize, bound: p.relative}
 	for _, b := range rand.New(rand.NewPCG(1, 1)).Perm(blocks) { // a page table that is not the identity
 		r.blocks = append(r.blocks, kv.BlockID(b))
