@@ -102,7 +102,7 @@ func (s *Scheduler) admit(q *Seq, now time.Time) {
 		s.provoke(q, need)
 		return
 	}
-	lease, err := s.open(q, s.loadable(q, hit))
+	lease, err := s.open(q, s.loadable(hit))
 	switch {
 	case err == nil:
 		s.enter(q, lease, now)
@@ -141,8 +141,8 @@ func (s *Scheduler) provoke(q *Seq, need int) {
 }
 
 // loadable is how many tokens of a hit are worth loading.
-func (s *Scheduler) loadable(q *Seq, hit cache.Hit) int {
-	if q.distrust || hit.Host < s.cfg.MinLoadTokens {
+func (s *Scheduler) loadable(hit cache.Hit) int {
+	if hit.Host < s.cfg.MinLoadTokens {
 		return 0
 	}
 	return hit.Host

@@ -33,7 +33,6 @@ type Seq struct {
 	overtaken int  // later arrivals that were admitted before it
 	pulled    bool // it was retracted, so it goes first
 	tries     int  // admissions that failed with nothing else running
-	distrust  bool // a load failed: the next admission computes instead
 	hold      hold
 }
 

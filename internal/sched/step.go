@@ -68,12 +68,9 @@ func (s *Scheduler) land(now time.Time) {
 		if q.ready || !q.lease.Ready() {
 			continue
 		}
-		if len(q.lease.Blocks()) < s.blocks(len(q.tokens)) {
-			q.distrust = true
-			if q.lease.Extend(len(q.tokens)) != nil {
-				s.retract(q)
-				continue
-			}
+		if q.lease.Extend(len(q.tokens)) != nil {
+			s.retract(q)
+			continue
 		}
 		q.land(now)
 	}
