@@ -74,7 +74,9 @@ func resolveModel(f *engineFlags) (cfg *arch.Config, full int, src model.Source,
 		return nil, 0, nil, usagef("--num-layers %d: %s has %d", f.NumLayers, cfg.Name, full)
 	}
 	if f.NumLayers > 0 {
-		cfg = cfg.WithLayers(f.NumLayers)
+		if cfg, err = cfg.WithLayers(f.NumLayers); err != nil {
+			return nil, 0, nil, usageError{err}
+		}
 	}
 	if src == nil {
 		src = model.Dummy(cfg, f.Seed)
@@ -105,6 +107,7 @@ func openStack(ctx context.Context, f *engineFlags, listener engine.Listener, lo
 	}
 	s.closers = append(s.closers, s.device.Close)
 	weights, err := loadWeights(ctx, s, src, log)
+	err = errors.Join(err, src.Close())
 	if err != nil {
 		return s, err
 	}
@@ -121,7 +124,7 @@ func loadWeights(ctx context.Context, s *stack, src model.Source, log io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	s.bytes = w.Size()
+	s.bytes = w.Bytes()
 	return w, nil
 }
 
@@ -155,6 +158,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener
 	if err != nil {
 		return err
 	}
+	s.closers = append(s.closers, m.Close)
 	cfg := engine.Config{
 		Runner: m, Vocab: s.config.VocabSize, ContextLen: s.context, EOS: s.config.EOSTokenIDs,
 		Cache: s.cache, MaxRunning: f.MaxRunning, MaxQueued: f.MaxQueued, StepTokens: rows,

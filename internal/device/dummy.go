@@ -14,12 +14,34 @@ type Dummy struct {
 //
 // Four neighbours share one 64-bit mix of (Seed, i/4); each takes 16 of its bits as a signed fraction.
 func (d Dummy) Values(dst []uint16, i int64) {
-	for n := range dst {
-		j := uint64(i) + uint64(n)
-		h := mix(d.Seed + (j>>2)*0x9E3779B97F4A7C15)
-		f := float32(int16(h>>(16*(j&3)))) * (1.0 / 32768)
-		dst[n] = BF16(float32(f*d.Scale) + d.Offset) // the conversion forbids a fused multiply-add, which would differ
+	for len(dst) > 0 && i&3 != 0 { // up to the next group
+		dst[0] = d.value(d.group(uint64(i)>>2), uint(i&3))
+		dst, i = dst[1:], i+1
 	}
+	g := uint64(i) >> 2
+	for ; len(dst) >= 4; dst, g = dst[4:], g+1 {
+		h := d.group(g)
+		out := (*[4]uint16)(dst)
+		out[0], out[1], out[2], out[3] = d.value(h, 0), d.value(h, 1), d.value(h, 2), d.value(h, 3)
+	}
+	for j := range dst {
+		dst[j] = d.value(d.group(g), uint(j))
+	}
+}
+
+// group is the random bits of elements 4g to 4g+3.
+func (d Dummy) group(g uint64) uint64 { return mix(d.Seed + g*0x9E3779B97F4A7C15) }
+
+// value is element j of a group. The conversion forbids a fused multiply-add, which would differ between processors.
+func (d Dummy) value(h uint64, j uint) uint16 {
+	f := float32(int16(h>>(16*j))) * (1.0 / 32768)
+	return finiteBF16(float32(f*d.Scale) + d.Offset)
+}
+
+// finiteBF16 is BF16 for what is no NaN.
+func finiteBF16(f float32) uint16 {
+	u := math.Float32bits(f)
+	return uint16((u + 0x7fff + (u>>16)&1) >> 16)
 }
 
 // mix is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).

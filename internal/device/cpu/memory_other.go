@@ -1,0 +1,6 @@
+//go:build !linux
+
+package cpu
+
+// advise does nothing: only Linux is asked for huge pages.
+func advise([]byte) {}
