@@ -67,16 +67,20 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkRequest is the cost of a whole request of 1,024 tokens, all but the last block cached, with one new token.
+// BenchmarkRequest is the cost of a whole request, all but the last block of its prompt cached, with one new token.
 func BenchmarkRequest(b *testing.B) {
-	e := benchEngine(b, 16, 4096)
-	prompt := tokens(3, 1024)
-	b.ReportAllocs()
-	b.RunParallel(func(p *testing.PB) {
-		for p.Next() {
-			if _, err := e.Generate(context.Background(), newRequest("", prompt, 1), func(infer.Event) error { return nil }); err != nil {
-				b.Error(err)
-			}
-		}
-	})
+	for _, n := range []int{1024, 10240} {
+		b.Run(fmt.Sprint("tokens=", n), func(b *testing.B) {
+			e := benchEngine(b, 16, 4096)
+			prompt := tokens(3, n)
+			b.ReportAllocs()
+			b.RunParallel(func(p *testing.PB) {
+				for p.Next() {
+					if _, err := e.Generate(context.Background(), newRequest("", prompt, 1), func(infer.Event) error { return nil }); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
 }
