@@ -125,7 +125,7 @@ func breakEvenFigure(s *record.Study) figure {
 		fmt.Sprintf("R, recomputed prefix tokens a second: %s. B, load bandwidth: %s. t0, fixed cost of a load: %s. B* = b·R, the bandwidth needed: %s.",
 			show(b.RecomputePerS, whole), show(b.LoadBytesPerS, giBs), show(b.LoadFixedMS, millis), show(b.NeedBytesPerS, giBs)),
 		"Break-even prefix: " + orWhy(b.PrefixTokens, func(v float64) string { return whole(v) + " tokens" }) +
-			"; hit rate: " + orWhy(b.HitRate, percent) + "; batch: " + orWhy(b.Batch, whole) + ".",
+			"; hit rate: " + orWhy(b.HitRate, percent) + "; smallest batch from which on loading won at every size measured: " + orWhy(b.Batch, whole) + ".",
 	}
 	if b.LoadSource != "" {
 		f.Notes = append(f.Notes, b.LoadSource+".")

@@ -99,7 +99,7 @@ func linear(top, from, to float64) (scale, []float64) {
 // logarithmic is a scale whose ends are 1, 2 or 5 times a power of ten around [lo, hi].
 func logarithmic(lo, hi, from, to float64) (scale, []float64) {
 	steps := []float64{}
-	for e := math.Floor(math.Log10(lo)) - 1; e <= math.Ceil(math.Log10(hi))+1; e++ {
+	for e := math.Floor(math.Log10(lo)) - 1; e <= math.Ceil(math.Log10(hi))+2; e++ {
 		for _, m := range []float64{1, 2, 5} {
 			steps = append(steps, m*math.Pow(10, e))
 		}
@@ -111,12 +111,13 @@ func logarithmic(lo, hi, from, to float64) (scale, []float64) {
 	for last > first+1 && steps[last-1] >= hi*(1-1e-9) {
 		last--
 	}
+	every := 1
+	if last-first > 6 { // then powers of ten alone are written, and the ends are such
+		first, last, every = first/3*3, (last+2)/3*3, 3
+	}
 	var ticks []float64
-	for i, v := range steps[first : last+1] {
-		// Past six marks only the powers of ten are written.
-		if last-first < 7 || math.Abs(math.Remainder(math.Log10(v), 1)) < 1e-9 || i == 0 && last-first < 4 {
-			ticks = append(ticks, v)
-		}
+	for i := first; i <= last; i += every {
+		ticks = append(ticks, steps[i])
 	}
 	return scale{lo: steps[first], hi: steps[last], from: from, to: to, log: true}, ticks
 }

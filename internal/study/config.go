@@ -31,10 +31,10 @@ type Config struct {
 
 // Preset returns smoke, quick or seed.
 //
-//   - quick: 2,560 tokens of which 2,304 shared, one layer of the 30B. Full prompts computed: (4+2+1) x 3 repeats in the
-//     recompute arm, 2 warm-ups and 1 held out = 24 of 0.34 TFLOP; prefixes primed: 4 x 2 arms x 3 repeats + 4 for the
-//     decode run + 2 held out = 30 of 0.30 TFLOP; 17.2 TFLOP in all, 57 s at 300 GFLOP/s. 44 hits of 256 new tokens
-//     add 44 x 0.15 s and the decode run about 2 s: 66 s, or 95 s at 200 GFLOP/s.
+//   - quick: 2,560 tokens of which 2,304 shared, one layer of the 30B. Recompute: (4+2+1) x 3 repeats = 21 prompts of
+//     0.34 TFLOP. Priming: 4 x 2 arms x 3 repeats, 4 for the decode run, 1 warm-up = 29 prefixes of 0.30 TFLOP. Hits: 48
+//     of 0.04 TFLOP. Held out: 4 halves of 0.16 TFLOP. 18 TFLOP in all: 61 s at 300 GFLOP/s, 92 s at 200; the decode run
+//     adds about 2 s.
 //   - smoke: every code path on the tiny model.
 //   - seed: the document's matrix.
 func Preset(name string) (Config, error) {
@@ -42,7 +42,7 @@ func Preset(name string) (Config, error) {
 	c := Config{Preset: name, HitRate: 0.9, OutputLen: 1, NumLayers: 1, Repeats: 3, Prefixes: "own", Arms: arms, Seed: 1, HeldOut: []float64{0.5}}
 	switch name {
 	case "smoke":
-		c.InputLen, c.BatchSizes, c.Repeats, c.Interleave = 640, []int{4, 2, 1}, 2, "batch"
+		c.InputLen, c.BatchSizes, c.Repeats, c.Interleave = 640, []int{4, 2, 1}, 4, "batch"
 		c.Decode = []record.DecodeRun{{Requests: 4, OutputLen: 8}}
 	case "quick":
 		c.InputLen, c.BatchSizes = 2560, []int{4, 2, 1}
