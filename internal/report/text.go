@@ -101,7 +101,11 @@ func textChecks(b *strings.Builder, s *record.Study) {
 		for _, c := range s.Checks {
 			names = append(names, c.Name)
 		}
-		fold(b, fmt.Sprintf("All %s hold: %s.", count(len(s.Checks), "check"), strings.Join(names, "; ")))
+		hold := fmt.Sprintf("All %d checks hold", len(names))
+		if len(names) == 1 {
+			hold = "The one check made holds"
+		}
+		fold(b, hold+": "+strings.Join(names, "; ")+".")
 	default:
 		fmt.Fprintf(b, "%d of %s failed.\n", failed, count(len(s.Checks), "check"))
 	}
