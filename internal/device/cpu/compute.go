@@ -36,7 +36,7 @@ type compute struct {
 	heads  operand   // [rows][query heads * dim]: Q, then what attention makes of it
 	in     operand   // [subRows][widest input]
 	out    []float32 // [subRows][widest padded output]
-	exact  []float32 // [mlpRows][hidden] fp32, for the router
+	exact  []float32 // [mlpRows][evenHidden] fp32, for the router
 	logits []float32 // [draws][padded vocabulary]
 	tokens []int32
 	rope   ropeTable
@@ -88,7 +88,7 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	c.draws = make([]int, 0, spec.MaxSeqs)
 	c.rope = newRope(cfg)
 	c.moe = c.newMoE(min(spec.MaxTokens, mlpRows))
-	c.exact = make([]float32, min(spec.MaxTokens, mlpRows)*cfg.HiddenSize)
+	c.exact = make([]float32, min(spec.MaxTokens, mlpRows)*c.evenHidden())
 	c.work = make([]workerScratch, d.team.size)
 	for w := range c.work {
 		c.work[w] = c.newWorker()
@@ -97,6 +97,9 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 }
 
 func pad(n int) int { return (n + gemm.Cols - 1) / gemm.Cols * gemm.Cols }
+
+// evenHidden is the hidden size up to whole pairs, as the kernels read them; what it adds stays zero.
+func (c *compute) evenHidden() int { return (c.cfg.HiddenSize + 1) / 2 * 2 }
 
 func (c *compute) checkSpec() error {
 	s := &c.spec
@@ -157,6 +160,9 @@ func (c *compute) validate(b *device.Batch) error {
 		s := &b.Seqs[i]
 		if s.Tokens < 1 || s.Context < 0 {
 			return fmt.Errorf("cpu: sequence %d has %d rows behind %d tokens", i, s.Tokens, s.Context)
+		}
+		if s.Context > c.cfg.MaxPositions-s.Tokens {
+			return fmt.Errorf("cpu: sequence %d has %d tokens, the model has %d positions", i, s.Context+s.Tokens, c.cfg.MaxPositions)
 		}
 		need := (s.Context + s.Tokens + bt - 1) / bt
 		if len(s.Blocks) < need {

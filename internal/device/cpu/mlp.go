@@ -68,11 +68,11 @@ func (c *compute) MLP(w *device.MLPWeights) {
 
 func (c *compute) mlp(w *device.MLPWeights, lo, hi int) {
 	e := w.Experts.(*experts)
-	h := c.cfg.HiddenSize
+	h, pitch := c.cfg.HiddenSize, c.evenHidden()
 	n := hi - lo
 	c.team.rows(n, 64, func(_, a, b int) {
 		for r := a; r < b; r++ {
-			rmsNorm(c.exact[r*h:(r+1)*h], c.x(lo+r), w.Norm.(vector), c.cfg.RMSNormEps)
+			rmsNorm(c.exact[r*pitch:][:h], c.x(lo+r), w.Norm.(vector), c.cfg.RMSNormEps)
 		}
 	})
 	visits := 1
@@ -92,9 +92,9 @@ func (c *compute) mlp(w *device.MLPWeights, lo, hi int) {
 
 // route picks each row's experts: softmax over all in fp32, the most probable, ties to the lower number.
 func (c *compute) route(router *gemm.Packed, n int) {
-	h, ld, k := c.cfg.HiddenSize, router.Padded(), c.cfg.NumExpertsPerToken
+	pitch, ld, k := c.evenHidden(), router.Padded(), c.cfg.NumExpertsPerToken
 	c.team.rows(n, 32, func(_, a, b int) {
-		c.family.Wide(c.moe.router[a*ld:], ld, c.exact[a*h:], h, b-a, router, 0, router.Panels())
+		c.family.Wide(c.moe.router[a*ld:], ld, c.exact[a*pitch:], pitch, b-a, router, 0, router.Panels())
 		for r := a; r < b; r++ {
 			c.choose(c.moe.router[r*ld:r*ld+router.N], c.moe.chosen[r*k:(r+1)*k], c.moe.weight[r*k:(r+1)*k])
 		}
@@ -161,7 +161,7 @@ func (c *compute) expert(worker int, e *experts, t expertTask, visits int) {
 	n := len(pairs)
 	for i, p := range pairs {
 		r := int(p) / visits
-		c.put(s.in.row(i), c.exact[r*h:(r+1)*h])
+		c.put(s.in.row(i), c.exact[r*c.evenHidden():][:h])
 	}
 	ld := gate.Padded()
 	c.family.Weight(s.gate, ld, s.in.bytes, s.in.pitch, n, gate, 0, gate.Panels())
