@@ -1,0 +1,170 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// build makes the tokenizer of what the file says.
+func (f *file) build(s *scanner) (*Tokenizer, error) {
+	t := &Tokenizer{}
+	var err error
+	if t.text, err = newRuneTable(); err != nil {
+		return nil, err
+	}
+	if err := f.buildVocab(&t.vocab); err != nil {
+		return nil, fmt.Errorf("model: vocab: %w", err)
+	}
+	if t.merges, err = f.buildMerges(s, t.vocab.ids); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if err := f.buildAdded(t); err != nil {
+		return nil, fmt.Errorf("added_tokens: %w", err)
+	}
+	return t, nil
+}
+
+// buildVocab copies the tokens, so that the file's text can go.
+func (f *file) buildVocab(v *vocabulary) error {
+	largest, size := int32(-1), 0
+	for _, e := range f.vocab {
+		largest, size = max(largest, e.id), size+len(e.token)
+	}
+	if int(largest) >= 2*len(f.vocab)+maxHoles {
+		return fmt.Errorf("id %d among %d tokens", largest, len(f.vocab))
+	}
+	v.base, v.ids = len(f.vocab), make(map[string]int32, len(f.vocab)+64)
+	v.grow(int(largest) + 1)
+	var all strings.Builder
+	all.Grow(size)
+	for _, e := range f.vocab {
+		all.WriteString(e.token)
+	}
+	tokens, levels := all.String(), byteLevel()
+	for _, e := range f.vocab {
+		token := tokens[:len(e.token)]
+		tokens = tokens[len(token):]
+		if v.written[e.id] != "" {
+			return fmt.Errorf("id %d is both %q and %q", e.id, v.written[e.id], token)
+		}
+		v.set(e.id, token, levels)
+	}
+	if len(v.ids) != v.base || v.written == nil {
+		return errors.New("the same token twice, or none")
+	}
+	return nil
+}
+
+// maxHoles is how many unused ids a small vocabulary may have, beyond one for each token.
+const maxHoles = 1 << 16
+
+func (v *vocabulary) grow(n int) {
+	more := n - len(v.written)
+	v.written = append(v.written, make([]string, more)...)
+	v.bytes = append(v.bytes, make([]string, more)...)
+	v.special = append(v.special, make([]bool, more)...)
+}
+
+func (v *vocabulary) set(id int32, token string, levels map[rune]byte) {
+	v.written[id], v.bytes[id], v.ids[token] = token, decoded(token, levels), id
+}
+
+func (f *file) buildMerges(s *scanner, ids map[string]int32) (mergeTable, error) {
+	t := newMergeTable(len(f.vocab))
+	for r, b := range byteLevel() {
+		id, ok := ids[string(r)]
+		if !ok {
+			return t, fmt.Errorf("vocab: no token for byte 0x%02X", b)
+		}
+		t.bytes[b] = id
+	}
+	s.i = f.merges
+	var joined []byte
+	err := eachMerge(s, func(a, b string) error {
+		joined = append(append(joined[:0], a...), b...)
+		left, ok1 := ids[a]
+		right, ok2 := ids[b]
+		whole, ok3 := ids[string(joined)]
+		if !ok1 || !ok2 || !ok3 {
+			return fmt.Errorf("%q and %q: a part or the whole is not in the vocabulary", a, b)
+		}
+		return t.add(left, right, whole)
+	})
+	if err != nil {
+		return t, fmt.Errorf("merges: %w", err)
+	}
+	t.finish()
+	return t, nil
+}
+
+// eachMerge reads the list of merges, each a pair or, in older files, two tokens with a space between.
+func eachMerge(s *scanner, merge func(a, b string) error) error {
+	return s.items('[', ']', func() error {
+		c, err := s.peek()
+		if err != nil {
+			return err
+		}
+		if c == '"' {
+			pair, err := s.text()
+			a, b, ok := strings.Cut(pair, " ")
+			if err == nil && (!ok || strings.Contains(b, " ")) {
+				err = fmt.Errorf("%q is no pair", pair)
+			}
+			if err != nil {
+				return err
+			}
+			return merge(a, b)
+		}
+		var pair [2]string
+		n := 0
+		if err := s.items('[', ']', func() error {
+			if n == len(pair) {
+				return errors.New("more than two tokens")
+			}
+			var err error
+			pair[n], err = s.text()
+			n++
+			return err
+		}); err != nil {
+			return err
+		}
+		if n != len(pair) {
+			return errors.New("fewer than two tokens")
+		}
+		return merge(pair[0], pair[1])
+	})
+}
+
+// buildAdded takes the added tokens in, which must have the ids that the reference would give them: a token of the
+// vocabulary keeps its own, any other the next free one.
+func (f *file) buildAdded(t *Tokenizer) error {
+	v := &t.vocab
+	next, levels := int32(v.base), byteLevel()
+	for _, a := range f.added {
+		switch {
+		case a.Content == "":
+			return fmt.Errorf("token %d is empty", a.ID)
+		case a.SingleWord || a.LStrip || a.RStrip || isNot(a.Normalized, false):
+			return fmt.Errorf("%q: single_word, lstrip, rstrip and normalized are not supported", a.Content)
+		}
+		want, known := v.ids[a.Content]
+		if !known {
+			want = next
+		}
+		if a.ID != want {
+			return fmt.Errorf("%q has id %d, which the reference would make %d", a.Content, a.ID, want)
+		}
+		if a.ID >= maxIDs {
+			return fmt.Errorf("ids from %d on are not supported", maxIDs)
+		}
+		if !v.has(a.ID) {
+			v.grow(int(a.ID) + 1)
+		}
+		next = max(next, a.ID+1)
+		v.set(a.ID, a.Content, levels)
+		v.special[a.ID] = a.Special
+		t.added.add(a.Content, a.ID)
+	}
+	return nil
+}
