@@ -1,0 +1,204 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Message is one turn of a chat.
+type Message struct {
+	Role             string // system, user, assistant or tool
+	Content          string
+	ReasoningContent string     // of an assistant; when empty, it is looked for in Content, before </think>
+	ToolCalls        []ToolCall // of an assistant
+	Name             string     // accepted, as by the reference, and not shown to the model
+}
+
+// ToolCall is a call that an assistant made.
+type ToolCall struct {
+	Name string
+	// Arguments is a JSON object, or a JSON string that contains one, which is put in as it is.
+	Arguments json.RawMessage
+}
+
+// ChatOptions are what the template can be told.
+type ChatOptions struct {
+	AddGenerationPrompt bool // end with the start of the assistant's answer
+	EnableThinking      bool // false puts an empty thought there
+	Tools               []json.RawMessage
+}
+
+const (
+	turnStart     = "<|im_start|>"
+	turnEnd       = "<|im_end|>\n"
+	thinkStart    = "<think>"
+	thinkEnd      = "</think>"
+	responseStart = "<tool_response>"
+	responseEnd   = "</tool_response>"
+
+	toolsBefore = "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n" +
+		"You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+	toolsAfter = "\n</tools>\n\nFor each function call, return a json object with function name and arguments within " +
+		"<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"
+)
+
+// RenderChat is the prompt that Qwen3's chat template makes of messages. It refuses an empty chat, a role that the
+// template does not know and JSON that is none.
+func RenderChat(messages []Message, opts ChatOptions) (string, error) {
+	if len(messages) == 0 {
+		return "", errors.New("a chat needs at least one message")
+	}
+	for i, m := range messages {
+		switch m.Role {
+		case "system", "user", "assistant", "tool":
+		default:
+			return "", fmt.Errorf("message %d: unknown role %q", i, m.Role)
+		}
+	}
+	c := chat{messages: messages, query: lastQuery(messages)}
+	if err := c.head(opts.Tools); err != nil {
+		return "", err
+	}
+	for i := range messages {
+		if err := c.turn(i); err != nil {
+			return "", fmt.Errorf("message %d: %w", i, err)
+		}
+	}
+	if opts.AddGenerationPrompt {
+		c.put(turnStart, "assistant\n")
+		if !opts.EnableThinking {
+			c.put(thinkStart, "\n\n", thinkEnd, "\n\n")
+		}
+	}
+	return c.out.String(), nil
+}
+
+// chat is a prompt in the making.
+type chat struct {
+	out      strings.Builder
+	messages []Message
+	query    int // index of the last real question; thoughts before it are left out
+}
+
+func (c *chat) put(parts ...string) {
+	for _, p := range parts {
+		c.out.WriteString(p)
+	}
+}
+
+// lastQuery is the index of the last message of a user that is no tool's response in disguise, or the last of all.
+func lastQuery(messages []Message) int {
+	for i := len(messages) - 1; i >= 0; i-- {
+		m := &messages[i]
+		if m.Role == "user" && !(strings.HasPrefix(m.Content, responseStart) && strings.HasSuffix(m.Content, responseEnd)) {
+			return i
+		}
+	}
+	return len(messages) - 1
+}
+
+// head writes a leading system message, and the tools.
+func (c *chat) head(tools []json.RawMessage) error {
+	first := &c.messages[0]
+	if len(tools) == 0 {
+		if first.Role == "system" {
+			c.put(turnStart, "system\n", first.Content, turnEnd)
+		}
+		return nil
+	}
+	c.put(turnStart, "system\n")
+	if first.Role == "system" {
+		c.put(first.Content, "\n\n")
+	}
+	c.put(toolsBefore)
+	for i, tool := range tools {
+		text, err := pythonJSON(tool)
+		if err != nil {
+			return fmt.Errorf("tool %d: %w", i, err)
+		}
+		c.put("\n", text)
+	}
+	c.put(toolsAfter, turnEnd)
+	return nil
+}
+
+func (c *chat) turn(i int) error {
+	m := &c.messages[i]
+	switch m.Role {
+	case "user":
+		c.put(turnStart, m.Role, "\n", m.Content, turnEnd)
+	case "system":
+		if i > 0 { // head wrote the first
+			c.put(turnStart, m.Role, "\n", m.Content, turnEnd)
+		}
+	case "assistant":
+		return c.assistant(i)
+	case "tool":
+		c.toolResponse(i)
+	}
+	return nil
+}
+
+// assistant writes an answer, with its thought only if it is part of the answer to the last question.
+func (c *chat) assistant(i int) error {
+	m := &c.messages[i]
+	thought, content := splitThought(m)
+	c.put(turnStart, "assistant\n")
+	if i > c.query && (i == len(c.messages)-1 || thought != "") {
+		c.put(thinkStart, "\n", strings.Trim(thought, "\n"), "\n", thinkEnd, "\n\n", strings.TrimLeft(content, "\n"))
+	} else {
+		c.put(content)
+	}
+	for j, call := range m.ToolCalls {
+		if j > 0 || content != "" {
+			c.put("\n")
+		}
+		arguments, err := callArguments(call.Arguments)
+		if err != nil {
+			return fmt.Errorf("tool call %d: %w", j, err)
+		}
+		c.put("<tool_call>\n{\"name\": \"", call.Name, "\", \"arguments\": ", arguments, "}\n</tool_call>")
+	}
+	c.put(turnEnd)
+	return nil
+}
+
+// splitThought parts what an assistant thought from what it said.
+func splitThought(m *Message) (thought, content string) {
+	if m.ReasoningContent != "" {
+		return m.ReasoningContent, m.Content
+	}
+	before, _, ok := strings.Cut(m.Content, thinkEnd)
+	if !ok {
+		return "", m.Content
+	}
+	content = strings.TrimLeft(m.Content[strings.LastIndex(m.Content, thinkEnd)+len(thinkEnd):], "\n")
+	thought = strings.TrimRight(before, "\n")
+	if at := strings.LastIndex(thought, thinkStart); at >= 0 {
+		thought = thought[at+len(thinkStart):]
+	}
+	return strings.TrimLeft(thought, "\n"), content
+}
+
+// toolResponse writes what a tool gave back; responses in a row share a user's turn.
+func (c *chat) toolResponse(i int) {
+	if i == 0 || c.messages[i-1].Role != "tool" {
+		c.put(turnStart, "user")
+	}
+	c.put("\n", responseStart, "\n", c.messages[i].Content, "\n", responseEnd)
+	if i == len(c.messages)-1 || c.messages[i+1].Role != "tool" {
+		c.put(turnEnd)
+	}
+}
+
+func callArguments(raw json.RawMessage) (string, error) {
+	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || trimmed[0] != '"' {
+		return pythonJSON(raw)
+	}
+	var text string
+	err := json.Unmarshal(raw, &text)
+	return text, err
+}
