@@ -1,4 +1,4 @@
-package devicetest
+package cpu_test
 
 import (
 	"encoding/binary"

@@ -1,10 +1,10 @@
-// Package devicetest is the suite that every device passes. It compares each operation of a pass with plain float64
+// The suite compares each operation of a pass with plain float64
 // mathematics written here, independently of any device, and checks what package device promises beyond numbers: that
 // a row depends on its sequence's tokens alone, that unused KV slots are neither read nor written, that copies keep
 // their order. It refuses to know a device's kernels; those have tests of their own.
 //
 // Start at Run.
-package devicetest
+package cpu_test
 
 import (
 	"errors"
