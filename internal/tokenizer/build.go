@@ -16,9 +16,10 @@ func (f *file) build(s *scanner) (*Tokenizer, error) {
 	if err := f.buildVocab(&t.vocab); err != nil {
 		return nil, fmt.Errorf("model: vocab: %w", err)
 	}
-	if t.merges, err = f.buildMerges(s, t.vocab.ids); err != nil {
+	if t.merges, err = f.buildMerges(s, len(t.vocab.written), t.vocab.ids); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
+	t.runes = newRuneTokens(t.vocab.bytes, &t.merges)
 	if err := f.buildAdded(t); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
@@ -70,15 +71,16 @@ func (v *vocabulary) set(id int32, token string, levels map[rune]byte) {
 	v.written[id], v.bytes[id], v.ids[token] = token, decoded(token, levels), id
 }
 
-func (f *file) buildMerges(s *scanner, ids map[string]int32) (mergeTable, error) {
-	t := newMergeTable(len(f.vocab))
+func (f *file) buildMerges(s *scanner, size int, ids map[string]int32) (mergeTable, error) {
+	var bytes [256]int32
 	for r, b := range byteLevel() {
 		id, ok := ids[string(r)]
 		if !ok {
-			return t, fmt.Errorf("vocab: no token for byte 0x%02X", b)
+			return mergeTable{}, fmt.Errorf("vocab: no token for byte 0x%02X", b)
 		}
-		t.bytes[b] = id
+		bytes[b] = id
 	}
+	t := newMergeTable(size, bytes)
 	s.i = f.merges
 	var joined []byte
 	err := eachMerge(s, func(a, b string) error {
@@ -94,7 +96,6 @@ func (f *file) buildMerges(s *scanner, ids map[string]int32) (mergeTable, error)
 	if err != nil {
 		return t, fmt.Errorf("merges: %w", err)
 	}
-	t.finish()
 	return t, nil
 }
 

@@ -1,6 +1,7 @@
 package tokenizer
 
-// longNode is a token in the linked list of a long word. Nodes are named by the offset where their token starts.
+// longNode is a token in the linked list of a long word. Nodes are named by where
+// their token started.
 type longNode struct {
 	id         int32
 	rank       uint32 // of this token and the next one; noRank when they do not merge or there is none
@@ -15,10 +16,10 @@ func pairAt(rank uint32, at int32) candidate { return candidate(rank)<<32 | cand
 func (c candidate) rank() uint32 { return uint32(c >> 32) }
 func (c candidate) at() int32    { return int32(uint32(c)) }
 
-// longWord merges in n log n: a linked list of tokens and a heap of pairs, in which outdated pairs are left and
+// mergeLong merges ids in n log n: a linked list of tokens and a heap of pairs, in which outdated pairs are left and
 // skipped when they come up.
-func (e *encoder) longWord(dst []int32, w string) []int32 {
-	list := e.longList(w)
+func (e *encoder) mergeLong(dst, ids []int32) []int32 {
+	list := e.longList(ids)
 	heap := e.heap[:0]
 	for i := range list {
 		if list[i].rank != noRank {
@@ -50,16 +51,15 @@ func (e *encoder) longWord(dst []int32, w string) []int32 {
 		dst = append(dst, list[i].id)
 	}
 	e.heap, e.list = heap[:0], list[:0]
-	e.shrink()
 	return dst
 }
 
-func (e *encoder) longList(w string) []longNode {
+func (e *encoder) longList(ids []int32) []longNode {
 	list := e.list[:0]
-	for i := range len(w) {
-		n := longNode{id: e.merges.bytes[w[i]], rank: noRank, prev: int32(i - 1), next: int32(i + 1)}
-		if i+1 < len(w) {
-			n.rank = e.merges.first[int(w[i])<<8|int(w[i+1])]
+	for i, id := range ids {
+		n := longNode{id: id, rank: noRank, prev: int32(i - 1), next: int32(i + 1)}
+		if i+1 < len(ids) {
+			n.rank = e.merges.rank(id, ids[i+1])
 		}
 		list = append(list, n)
 	}

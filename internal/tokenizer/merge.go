@@ -19,58 +19,71 @@ const (
 // mergeTable answers which rank a pair of tokens merges at (the lower, the sooner), and into what.
 type mergeTable struct {
 	bytes  [256]int32 // token of each single byte
-	first  []uint32   // 65,536 ranks of pairs of single bytes, which half of all questions are about
+	small  []uint32   // ranks of pairs of ids below 256, mostly bytes, which half of all questions are about
 	slots  []uint64   // open-addressed: left, right, rank; emptySlot where there is none
 	shift  uint       // 64 minus the bits of len(slots)
 	merged []int32    // token by rank
+
+	// ordered tells that no token is made twice, and none is used before it is made; made is what there is so far.
+	ordered bool
+	made    []bool
 }
 
 const (
 	emptySlot = math.MaxUint64
 	hashMul   = 0x9E3779B97F4A7C15
+	smallIDs  = 256
 )
 
-func newMergeTable(merges int) mergeTable {
+// newMergeTable is a table for a vocabulary with ids below size.
+func newMergeTable(size int, bytes [256]int32) mergeTable {
 	bits := uint(4)
-	for 1<<bits < 2*merges {
+	for 1<<bits < 2*size {
 		bits++
 	}
-	t := mergeTable{first: make([]uint32, 1<<16), slots: make([]uint64, 1<<bits), shift: 64 - bits, merged: make([]int32, 0, merges)}
+	t := mergeTable{bytes: bytes, small: make([]uint32, smallIDs*smallIDs), slots: make([]uint64, 1<<bits), shift: 64 - bits,
+		merged: make([]int32, 0, size), ordered: true, made: make([]bool, size)}
 	for i := range t.slots {
 		t.slots[i] = emptySlot
+	}
+	for i := range t.small {
+		t.small[i] = noRank
+	}
+	for _, id := range bytes {
+		t.made[id] = true
 	}
 	return t
 }
 
 // add gives the next rank to the pair. A pair that comes again takes its later rank, as the reference has it.
 func (t *mergeTable) add(left, right, merged int32) error {
-	rank := uint64(len(t.merged))
-	if rank >= uint64(len(t.slots))*3/4 || rank >= maxMerges {
-		return errors.New("more merges than tokens")
+	rank := len(t.merged)
+	if rank >= len(t.slots)*3/4 || rank >= maxMerges {
+		return errors.New("far more merges than tokens")
 	}
+	t.ordered = t.ordered && t.made[left] && t.made[right] && !t.made[merged]
+	t.made[merged] = true
 	t.merged = append(t.merged, merged)
+	if uint32(left|right) < smallIDs {
+		t.small[left<<8|right] = uint32(rank)
+		return nil
+	}
 	key := pairKey(left, right)
 	i := key * hashMul >> t.shift
 	for t.slots[i] != emptySlot && t.slots[i]>>rankBits != key {
 		i = (i + 1) & uint64(len(t.slots)-1)
 	}
-	t.slots[i] = key<<rankBits | rank
+	t.slots[i] = key<<rankBits | uint64(rank)
 	return nil
-}
-
-// finish fills the table of byte pairs, when t.bytes is known and all merges are in.
-func (t *mergeTable) finish() {
-	for a, left := range t.bytes {
-		for b, right := range t.bytes {
-			t.first[a<<8|b] = t.rank(left, right)
-		}
-	}
 }
 
 func pairKey(left, right int32) uint64 { return uint64(left)<<idBits | uint64(right) }
 
 // rank is the rank of the pair, or noRank.
 func (t *mergeTable) rank(left, right int32) uint32 {
+	if uint32(left|right) < smallIDs {
+		return t.small[left<<8|right]
+	}
 	key := pairKey(left, right)
 	i := key * hashMul >> t.shift
 	for {
@@ -85,57 +98,62 @@ func (t *mergeTable) rank(left, right int32) uint32 {
 	}
 }
 
-// scanBytes is the longest word that is merged by scanning for the least rank; longer ones use a heap.
-const scanBytes = 64
+// scanTokens is the most tokens that are merged by scanning for the least rank; more use a heap.
+const scanTokens = 64
 
 // word appends the tokens of one word to dst: the pair of the least rank, leftmost of equals, is merged until none is
 // left.
 func (e *encoder) word(dst []int32, w string) []int32 {
-	switch {
-	case len(w) == 1:
+	if len(w) == 1 {
 		return append(dst, e.merges.bytes[w[0]])
-	case len(w) <= cachedBytes:
-		return e.cachedWord(dst, w)
-	case len(w) <= scanBytes:
-		return e.shortWord(dst, w)
 	}
-	return e.longWord(dst, w)
+	if len(w) <= cachedBytes {
+		return e.cachedWord(dst, w)
+	}
+	return e.merge(dst, w)
 }
 
-// shortWord merges by linear scans, which for few bytes beat any cleverer order.
-func (e *encoder) shortWord(dst []int32, w string) []int32 {
-	m := e.merges
-	ids, ranks := e.ids[:len(w)], e.ranks[:len(w)] // ranks[i] is the rank of ids[i] and ids[i+1]
-	for i := range ids {
-		ids[i] = m.bytes[w[i]]
+// merge is word without the cache.
+func (e *encoder) merge(dst []int32, w string) []int32 {
+	e.ids = e.start(e.ids[:0], w)
+	if len(e.ids) <= scanTokens {
+		return e.scan(dst, e.ids)
 	}
-	last := len(w) - 1
+	dst = e.mergeLong(dst, e.ids)
+	e.shrink()
+	return dst
+}
+
+// scan merges ids, at most scanTokens, by linear scans, which for few beat any cleverer order. It overwrites ids.
+func (e *encoder) scan(dst, ids []int32) []int32 {
+	m := e.merges
+	ranks := e.ranks[:len(ids)] // ranks[i] is the rank of ids[i] and ids[i+1]
+	last := len(ids) - 1
 	for i := range last {
-		ranks[i] = m.first[int(w[i])<<8|int(w[i+1])]
+		ranks[i] = m.rank(ids[i], ids[i+1])
 	}
 	ranks[last] = noRank
-	for n := len(w); n > 1; {
+	for {
 		at, least := 0, uint32(noRank)
-		for i, r := range ranks[:n] {
+		for i, r := range ranks {
 			if r < least {
 				at, least = i, r
 			}
 		}
 		if least == noRank {
-			break
+			return append(dst, ids...)
 		}
 		ids[at] = m.merged[least]
-		copy(ids[at+1:n-1], ids[at+2:n])
-		copy(ranks[at+1:n-1], ranks[at+2:n])
-		n--
-		ids, ranks = ids[:n], ranks[:n]
+		copy(ids[at+1:], ids[at+2:])
+		copy(ranks[at+1:], ranks[at+2:])
+		ids, ranks = ids[:last], ranks[:last]
+		last--
 		ranks[at] = noRank
-		if at+1 < n {
+		if at < last {
 			ranks[at] = m.rank(ids[at], ids[at+1])
 		}
 		if at > 0 {
 			ranks[at-1] = m.rank(ids[at-1], ids[at])
 		}
 	}
-	return append(dst, ids...)
 }

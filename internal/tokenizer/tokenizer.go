@@ -16,6 +16,7 @@ import "sync"
 type Tokenizer struct {
 	text   runeTable
 	merges mergeTable
+	runes  runeTokens
 	added  addedTokens
 	vocab  vocabulary
 	pool   sync.Pool // of *encoder
