@@ -23,7 +23,7 @@ type engineFlags struct {
 	MaxTotalTokens int `name:"max-total-tokens" help:"Tokens that the device KV pool holds (0: sized from memory)."`
 	MaxRunning     int `name:"max-running-requests" default:"256" help:"Most requests that hold KV at once."`
 	MaxQueued      int `name:"max-queued-requests" default:"4096" help:"Most requests that wait; more get 503."`
-	ChunkedPrefill int `name:"chunked-prefill-size" default:"8192" help:"Most tokens of one forward pass."`
+	ChunkedPrefill int `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU)."`
 
 	SchedulePolicy  string  `name:"schedule-policy" enum:"fcfs,lpm" default:"fcfs" help:"Order of waiting requests: first come, or longest cached prefix (with aging)."`
 	DisableRadix    bool    `name:"disable-radix-cache" help:"Reuse no prefix."`
@@ -46,14 +46,22 @@ func (f *engineFlags) validate() error {
 		return usagef("--max-total-tokens, --context-length and --threads must not be negative")
 	case f.MaxRunning < 1 || f.MaxQueued < 1:
 		return usagef("--max-running-requests and --max-queued-requests must be at least 1")
-	case f.ChunkedPrefill < 1:
-		return usagef("--chunked-prefill-size %d: must be at least 1", f.ChunkedPrefill)
+	case f.ChunkedPrefill < 0:
+		return usagef("--chunked-prefill-size %d: must not be negative", f.ChunkedPrefill)
 	case f.Hierarchical && f.DisableRadix:
 		return usagef("--enable-hierarchical-cache needs the prefix cache: drop --disable-radix-cache")
 	case f.HicacheRatio <= 0 || f.HicacheSize < 0:
 		return usagef("--hicache-ratio must be above 0 and --hicache-size must not be negative")
 	}
 	return nil
+}
+
+// chunk is the most rows of a pass: as asked, or enough to fill a CPU's cores without much scratch memory.
+func (f *engineFlags) chunk() int {
+	if f.ChunkedPrefill > 0 {
+		return f.ChunkedPrefill
+	}
+	return 2048
 }
 
 // writePolicy maps the flag; its values are checked by the parser.

@@ -115,7 +115,7 @@ func (c *serveCmd) attach(ctx context.Context, srv *server.Server, log io.Writer
 // attachEcho serves without a model.
 func (c *serveCmd) attachEcho(srv *server.Server, b server.Backend) (func(context.Context) error, error) {
 	b.Model.VocabSize, b.Model.ContextLength = 151936, 40960
-	e := echo.New(echo.Config{Vocab: b.Model.VocabSize, ContextLen: b.Model.ContextLength, MaxQueued: c.MaxQueued})
+	e := echo.New(echo.Config{Vocab: b.Model.VocabSize, ContextLen: b.Model.ContextLength, MaxRunning: c.MaxRunning, MaxQueued: c.MaxQueued})
 	b.Generator, b.Control = e, e
 	return func(context.Context) error { return nil }, srv.Attach(b)
 }

@@ -153,7 +153,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener
 	if err != nil {
 		return err
 	}
-	rows := max(f.ChunkedPrefill, f.MaxRunning)
+	rows := max(f.chunk(), f.MaxRunning)
 	m, err := model.New(s.device, w, device.ComputeSpec{Config: s.config, Layout: s.layout, KV: pool, MaxTokens: rows, MaxSeqs: f.MaxRunning})
 	if err != nil {
 		return err

@@ -35,12 +35,13 @@ type studyCmd struct {
 	Repeats    int      `help:"Times each arm runs each batch (0: the preset's)."`
 	Prefixes   string   `placeholder:"own|one|N" help:"Each request its own prefix, one for all, or N groups (none: the preset's)."`
 	Arms       []string `placeholder:"ARM,..." help:"Of recompute, host, hbm (none: all)."`
+	Interleave string   `enum:",repeat,batch" default:"" help:"Turns of the arms: once per repeat, or at each batch size, which primes more (none: the preset's)."`
 	NoDecode   bool     `name:"no-decode" help:"Leave the decode runs out."`
 	Seed       uint64   `help:"Seed of prompts and order (0: the preset's)."`
 
 	ModelPath string `name:"model-path" placeholder:"NAME|DIR" help:"Built-in config or checkpoint (none: the preset's)."`
 	PageSize  int    `name:"page-size" default:"64" help:"Tokens of a KV block."`
-	Chunk     int    `name:"chunked-prefill-size" default:"8192" help:"Most tokens of one forward pass."`
+	Chunk     int    `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU)."`
 	Write     string `name:"hicache-write-policy" enum:"write_through,write_through_selective,write_back" default:"write_through" help:"When blocks are copied to the host."`
 	DType     string `name:"dtype" enum:"auto,bfloat16,float32" default:"auto" help:"Activations and KV."`
 	Threads   int    `help:"Worker threads on the CPU (0: all cores)."`
@@ -64,6 +65,7 @@ func (c *studyCmd) plan() (study.Config, error) {
 	over(&cfg.Repeats, c.Repeats)
 	over(&cfg.Prefixes, c.Prefixes)
 	over(&cfg.Seed, c.Seed)
+	over(&cfg.Interleave, c.Interleave)
 	if len(c.BatchSizes) > 0 {
 		cfg.BatchSizes = c.BatchSizes
 	}
