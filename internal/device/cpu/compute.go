@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -106,8 +107,8 @@ func (c *compute) checkSpec() error {
 	if s.Config == nil || s.KV == nil || s.MaxTokens < 1 || s.MaxSeqs < 1 {
 		return fmt.Errorf("cpu: config, KV pool, most tokens and most sequences must be set")
 	}
-	if err := s.Layout.Validate(); err != nil {
-		return err
+	if err := errors.Join(s.Config.Validate(), s.Layout.Validate()); err != nil {
+		return fmt.Errorf("cpu: %w", err)
 	}
 	if s.Layout.DType != c.dev.cfg.DType {
 		return fmt.Errorf("cpu: a KV pool of %v on a device that computes in %v", s.Layout.DType, c.dev.cfg.DType)

@@ -128,7 +128,12 @@ func (s *stream) Copy2D(dst device.Buffer, dstOff, dstPitch int64, src device.Bu
 		if err != nil {
 			return err
 		}
-		to, from := dst.(*buffer).Bytes(), src.(*buffer).Bytes()
+		d, mine := dst.(*buffer)
+		f, too := src.(*buffer)
+		if !mine || !too {
+			return fmt.Errorf("cpu: copy between %T and %T: another device's memory", dst, src)
+		}
+		to, from := d.Bytes(), f.Bytes()
 		if !inside(to, dstOff, dstPitch, width, rows) || !inside(from, srcOff, srcPitch, width, rows) {
 			return fmt.Errorf("cpu: copy of %d x %d bytes leaves a buffer", rows, width)
 		}
@@ -139,8 +144,16 @@ func (s *stream) Copy2D(dst device.Buffer, dstOff, dstPitch int64, src device.Bu
 	}
 }
 
+// inside says whether rows pieces of width bytes lie in b. No sum or product can wrap.
 func inside(b []byte, off, pitch, width int64, rows int) bool {
-	return off >= 0 && pitch >= 0 && width >= 0 && rows >= 1 && off+int64(rows-1)*pitch+width <= int64(len(b))
+	if off < 0 || pitch < 0 || width < 0 || rows < 1 {
+		return false
+	}
+	room := int64(len(b)) - off - width // what is left for the pitches
+	if off > int64(len(b)) || width > int64(len(b)) || room < 0 {
+		return false
+	}
+	return rows == 1 || pitch <= room/int64(rows-1)
 }
 
 // Wait implements device.Stream.

@@ -54,6 +54,9 @@ func (d *Device) Matrix(parts ...device.Tensor) (device.Matrix, error) {
 
 // Vector implements device.Weights.
 func (d *Device) Vector(t device.Tensor) (device.Vector, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
 	if len(t.Shape) != 1 {
 		return nil, fmt.Errorf("%w: %s has %v, a vector is wanted", errShape, t.Name, t.Shape)
 	}
