@@ -14,6 +14,8 @@ import (
 	"larder/internal/arch"
 	"larder/internal/engine"
 	"larder/internal/infer/echo"
+	"larder/internal/kv"
+	"larder/internal/kv/xfer"
 	"larder/internal/server"
 	"larder/internal/tokenizer"
 )
@@ -96,7 +98,7 @@ func (c *serveCmd) attach(ctx context.Context, srv *server.Server, log io.Writer
 	if c.Echo {
 		return c.attachEcho(srv, b)
 	}
-	st, err := openStack(ctx, &c.engineFlags, metricsListener(srv.Metrics()), log)
+	st, err := openStack(ctx, &c.engineFlags, metricsEars(srv.Metrics(), c.PageSize), log)
 	if err != nil {
 		return nil, err
 	}
@@ -162,20 +164,28 @@ func modelType(cfg *arch.Config) string {
 	return "qwen3"
 }
 
-// metricsListener turns the engine's events into the server's metrics.
-func metricsListener(m *server.Metrics) engine.Listener {
-	return engine.Listener{
-		StepDone: func(i engine.StepInfo) {
-			mode := "mixed"
-			switch {
-			case i.PrefillTokens == 0:
-				mode = "decode"
-			case i.DecodeTokens == 0:
-				mode = "prefill"
-			}
-			m.ObserveStep(mode, i.Plan+i.Compute+i.Settle)
-		},
+// metricsEars turns what the engine and its mover do into the server's metrics.
+func metricsEars(m *server.Metrics, blockTokens int) ears {
+	step := func(i engine.StepInfo) {
+		mode := "mixed"
+		switch {
+		case i.PrefillTokens == 0:
+			mode = "decode"
+		case i.DecodeTokens == 0:
+			mode = "prefill"
+		}
+		m.ObserveStep(mode, i.Plan+i.Compute+i.Settle)
 	}
+	copies := func(c xfer.CopyRecord) {
+		switch {
+		case c.Err != nil: // the tiers count failures
+		case c.To == kv.Device:
+			m.ObserveLoad(c.Blocks*blockTokens, c.Bytes, c.End-c.Start)
+		default:
+			m.ObserveStore(c.Blocks*blockTokens, c.Bytes, c.End-c.Start)
+		}
+	}
+	return ears{engine.Listener{StepDone: step}, copies}
 }
 
 // textCodec fits the tokenizer to what the server asks for.

@@ -34,6 +34,12 @@ type stack struct {
 	closers []func() error
 }
 
+// ears hear what an engine and its mover do, on the engine's goroutine; both may be empty.
+type ears struct {
+	engine engine.Listener
+	copies func(xfer.CopyRecord)
+}
+
 // openDevice opens the machine that the flags name.
 func openDevice(f *engineFlags) (device.Device, error) {
 	switch f.Device {
@@ -85,7 +91,7 @@ func resolveModel(f *engineFlags) (cfg *arch.Config, full int, src model.Source,
 }
 
 // openStack loads a model and starts an engine. What it prints on log is for people.
-func openStack(ctx context.Context, f *engineFlags, listener engine.Listener, log io.Writer) (_ *stack, err error) {
+func openStack(ctx context.Context, f *engineFlags, hear ears, log io.Writer) (_ *stack, err error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
@@ -111,7 +117,7 @@ func openStack(ctx context.Context, f *engineFlags, listener engine.Listener, lo
 	if err != nil {
 		return s, err
 	}
-	return s, s.start(f, weights, listener, log)
+	return s, s.start(f, weights, hear, log)
 }
 
 // loadWeights puts the weights on the device, with a progress line.
@@ -129,7 +135,7 @@ func loadWeights(ctx context.Context, s *stack, src model.Source, log io.Writer)
 }
 
 // start makes pools, mover, model and engine, and starts the engine.
-func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener, log io.Writer) error {
+func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer) error {
 	s.layout = f.layout(s.config)
 	s.context = s.config.MaxPositions
 	if f.ContextLength > 0 {
@@ -149,7 +155,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener
 	if f.Hierarchical {
 		s.cache.HostBlocks = hostBlocks(f, s.layout, s.cache.DeviceBlocks)
 	}
-	pool, mover, err := s.pools()
+	pool, mover, err := s.pools(hear.copies)
 	if err != nil {
 		return err
 	}
@@ -162,7 +168,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener
 	cfg := engine.Config{
 		Runner: m, Vocab: s.config.VocabSize, ContextLen: s.context, EOS: s.config.EOSTokenIDs,
 		Cache: s.cache, MaxRunning: f.MaxRunning, MaxQueued: f.MaxQueued, StepTokens: rows,
-		CheckSteps: f.CheckInvariants, Listener: listener,
+		CheckSteps: f.CheckInvariants, Listener: hear.engine,
 	}
 	if f.SchedulePolicy == "lpm" {
 		cfg.Policy = sched.LPM
@@ -182,7 +188,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, listener engine.Listener
 }
 
 // pools allocates the tiers and the mover between them.
-func (s *stack) pools() (device.Buffer, *xfer.Mover, error) {
+func (s *stack) pools(trace func(xfer.CopyRecord)) (device.Buffer, *xfer.Mover, error) {
 	pool, err := s.device.Alloc(int64(s.cache.DeviceBlocks) * s.layout.BlockBytes())
 	if err != nil {
 		return nil, nil, fmt.Errorf("device KV pool: %w", err)
@@ -196,7 +202,7 @@ func (s *stack) pools() (device.Buffer, *xfer.Mover, error) {
 		return nil, nil, fmt.Errorf("host KV pool: %w", err)
 	}
 	s.closers = append(s.closers, host.Free)
-	mover, err := xfer.New(xfer.Config{Layout: s.layout, Memory: s.device, DevicePool: pool, HostPool: host})
+	mover, err := xfer.New(xfer.Config{Layout: s.layout, Memory: s.device, DevicePool: pool, HostPool: host, Trace: trace})
 	if err != nil {
 		return nil, nil, err
 	}

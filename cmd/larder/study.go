@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"larder/internal/device"
-	"larder/internal/engine"
 	"larder/internal/kvbench"
 	"larder/internal/loadgen"
 	"larder/internal/record"
@@ -155,7 +154,7 @@ func sizePools(f *engineFlags, cfg *study.Config) error {
 
 // measure runs the server in process and the study against it.
 func (c *studyCmd) measure(ctx context.Context, cfg *study.Config, flags *engineFlags, s *streams) (*record.Study, error) {
-	st, err := openStack(ctx, flags, engine.Listener{}, s.err)
+	st, err := openStack(ctx, flags, ears{}, s.err)
 	if err != nil {
 		return nil, err
 	}

@@ -66,6 +66,7 @@ func (c *engineCollector) engine(ch chan<- prometheus.Metric, b *Backend, st *in
 		gauge(ch, "sglang:kv_used_tokens", "Tokens of the device tier in use by requests.", used)
 		gauge(ch, "sglang:kv_available_tokens", "Tokens of the device tier that are free.", float64(dev.Free)*per)
 		gauge(ch, "sglang:kv_evictable_tokens", "Tokens of the device tier that hold reusable KV nobody uses.", float64(dev.Cached)*per)
+		total(ch, "sglang:evicted_tokens_total", "Tokens evicted from the device tier.", dev.EvictedBlocks*uint64(st.BlockTokens))
 		gauge(ch, "sglang:token_usage", "Share of the device tier in use by requests.", float64(dev.Leased)/float64(dev.Total))
 	}
 	if host := &st.Tiers[kv.Host]; host.Total > 0 {

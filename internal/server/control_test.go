@@ -135,7 +135,6 @@ func TestMetrics(t *testing.T) {
 	f.post("/generate", `{"text":["abcd","efgh"],"sampling_params":{"max_new_tokens":1},"stream":true}`, 200)
 	f.Metrics().ObserveLoad(64, 4096, 0)
 	f.Metrics().ObserveStore(128, 8192, 0)
-	f.Metrics().ObserveEvict(32, 0)
 	f.Metrics().ObserveStep("decode", 0)
 	engine.stats = func() infer.Stats {
 		st := infer.Stats{BlockTokens: 64, Running: 3, Retracted: 2}
@@ -162,7 +161,7 @@ func TestMetrics(t *testing.T) {
 		`sglang:hicache_host_used_tokens{` + labels + `} 384`,
 		`sglang:load_back_tokens_total{` + labels + `} 64`,
 		`sglang:hicache_backup_bytes_total{` + labels + `} 8192`,
-		`sglang:evicted_tokens_total{` + labels + `} 32`,
+		`sglang:evicted_tokens_total{` + labels + `} 320`,
 		`larder_tier_hit_tokens_total{` + ranked(`tier="host"`) + `} 64`,
 		`larder_tier_evicted_blocks_total{` + ranked(`tier="device"`) + `} 5`,
 		`larder_tier_blocks{` + ranked(`state="cached",tier="host"`) + `} 6`,

@@ -33,10 +33,9 @@ type Metrics struct {
 	failures                             *prometheus.CounterVec
 	ttft, itl, e2e, queue, loadWait      prometheus.Histogram
 	promptSize, uncachedSize, answerSize prometheus.Histogram
-	evict, load, store                   prometheus.Histogram
+	load, store                          prometheus.Histogram
 	loadTokens, loadBytes                prometheus.Counter
 	storeTokens, storeBytes              prometheus.Counter
-	evicted                              prometheus.Counter
 	step                                 *prometheus.HistogramVec
 }
 
@@ -74,10 +73,8 @@ func newMetrics(model string, backend func() *Backend) *Metrics {
 	m.promptSize = histogram("sglang:prompt_tokens_histogram", "Prompt tokens per request.", sizeBuckets)
 	m.uncachedSize = histogram("sglang:uncached_prompt_tokens_histogram", "Prompt tokens computed per request.", sizeBuckets)
 	m.answerSize = histogram("sglang:generation_tokens_histogram", "Generated tokens per request.", sizeBuckets)
-	m.evict = histogram("sglang:eviction_duration_seconds", "Time to make room in the device tier.", moveBuckets)
 	m.load = histogram("sglang:load_back_duration_seconds", "Time of one load from the host tier.", moveBuckets)
 	m.store = histogram("sglang:hicache_backup_duration_seconds", "Time of one store to the host tier.", moveBuckets)
-	m.evicted = counter("sglang:evicted_tokens_total", "Tokens evicted from the device tier.")
 	m.loadTokens = counter("sglang:load_back_tokens_total", "Tokens loaded from the host tier.")
 	m.loadBytes = counter("sglang:load_back_bytes_total", "Bytes loaded from the host tier.")
 	m.storeTokens = counter("sglang:hicache_backup_tokens_total", "Tokens stored to the host tier.")
@@ -99,12 +96,6 @@ func (m *Metrics) ObserveStore(tokens int, bytes int64, took time.Duration) {
 	m.store.Observe(took.Seconds())
 	m.storeTokens.Add(float64(tokens))
 	m.storeBytes.Add(float64(bytes))
-}
-
-// ObserveEvict counts tokens that left the device tier to make room.
-func (m *Metrics) ObserveEvict(tokens int, took time.Duration) {
-	m.evict.Observe(took.Seconds())
-	m.evicted.Add(float64(tokens))
 }
 
 // ObserveStep counts one engine step; mode is "prefill", "decode" or "mixed".
