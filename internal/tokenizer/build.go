@@ -4,22 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 )
 
-// build makes the tokenizer of what the file says.
+// build makes the tokenizer of what the file says. Merges take half of the time, so the rest is done beside them.
 func (f *file) build(s *scanner) (*Tokenizer, error) {
 	t := &Tokenizer{}
-	var err error
-	if t.text, err = newRuneTable(); err != nil {
-		return nil, err
-	}
 	if err := f.buildVocab(&t.vocab); err != nil {
 		return nil, fmt.Errorf("model: vocab: %w", err)
 	}
-	if t.merges, err = f.buildMerges(s, len(t.vocab.written), t.vocab.ids); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
+	var mergesErr error
+	var merging sync.WaitGroup
+	merging.Go(func() { t.merges, mergesErr = f.buildMerges(s, &t.vocab) })
+	text, textErr := newRuneTable()
+	t.text = text
+	t.vocab.decode()
+	t.seams = newSeams(t.vocab.bytes)
+	merging.Wait()
+	if textErr != nil {
+		return nil, textErr
 	}
-	t.runes = newRuneTokens(t.vocab.bytes, &t.merges)
+	if mergesErr != nil {
+		return nil, fmt.Errorf("model: %w", mergesErr)
+	}
 	if err := f.buildAdded(t); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
@@ -42,14 +49,14 @@ func (f *file) buildVocab(v *vocabulary) error {
 	for _, e := range f.vocab {
 		all.WriteString(e.token)
 	}
-	tokens, levels := all.String(), byteLevel()
+	tokens := all.String()
 	for _, e := range f.vocab {
 		token := tokens[:len(e.token)]
 		tokens = tokens[len(token):]
 		if v.written[e.id] != "" {
 			return fmt.Errorf("id %d is both %q and %q", e.id, v.written[e.id], token)
 		}
-		v.set(e.id, token, levels)
+		v.written[e.id], v.ids[token] = token, e.id
 	}
 	if len(v.ids) != v.base || v.written == nil {
 		return errors.New("the same token twice, or none")
@@ -67,27 +74,47 @@ func (v *vocabulary) grow(n int) {
 	v.special = append(v.special, make([]bool, more)...)
 }
 
-func (v *vocabulary) set(id int32, token string, levels map[rune]byte) {
-	v.written[id], v.bytes[id], v.ids[token] = token, decoded(token, levels), id
+// decode fills v.bytes.
+func (v *vocabulary) decode() {
+	levels, size := byteLevel(), 0
+	for _, token := range v.written {
+		size += len(token)
+	}
+	raw := make([]byte, 0, size) // bytes are never more than the characters that stand for them
+	ends := make([]int, len(v.written))
+	for id, token := range v.written {
+		raw = appendDecoded(raw, token, levels)
+		ends[id] = len(raw)
+	}
+	all, start := string(raw), 0
+	for id, end := range ends {
+		v.bytes[id] = all[start:end]
+		start = end
+	}
 }
 
-func (f *file) buildMerges(s *scanner, size int, ids map[string]int32) (mergeTable, error) {
+func (f *file) buildMerges(s *scanner, v *vocabulary) (mergeTable, error) {
 	var bytes [256]int32
-	for r, b := range byteLevel() {
-		id, ok := ids[string(r)]
+	for b, r := range byteLevel().runes {
+		id, ok := v.ids[string(r)]
 		if !ok {
 			return mergeTable{}, fmt.Errorf("vocab: no token for byte 0x%02X", b)
 		}
 		bytes[b] = id
 	}
-	t := newMergeTable(size, bytes)
+	t := newMergeTable(len(v.written), bytes)
 	s.i = f.merges
 	var joined []byte
+	whole := int32(-1)
 	err := eachMerge(s, func(a, b string) error {
 		joined = append(append(joined[:0], a...), b...)
-		left, ok1 := ids[a]
-		right, ok2 := ids[b]
-		whole, ok3 := ids[string(joined)]
+		left, ok1 := v.ids[a]
+		right, ok2 := v.ids[b]
+		whole++ // in most files merges are in the order of what they make, which saves a look-up
+		ok3 := v.has(whole) && v.written[whole] == string(joined)
+		if !ok3 {
+			whole, ok3 = v.ids[string(joined)]
+		}
 		if !ok1 || !ok2 || !ok3 {
 			return fmt.Errorf("%q and %q: a part or the whole is not in the vocabulary", a, b)
 		}
@@ -163,7 +190,8 @@ func (f *file) buildAdded(t *Tokenizer) error {
 			v.grow(int(a.ID) + 1)
 		}
 		next = max(next, a.ID+1)
-		v.set(a.ID, a.Content, levels)
+		v.written[a.ID], v.ids[a.Content] = a.Content, a.ID
+		v.bytes[a.ID] = string(appendDecoded(nil, a.Content, levels))
 		v.special[a.ID] = a.Special
 		t.added.add(a.Content, a.ID)
 	}

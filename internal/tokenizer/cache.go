@@ -25,7 +25,7 @@ func (e *encoder) cachedWord(dst []int32, w string) []int32 {
 		return append(dst, c.ids[:c.tokens]...)
 	}
 	start := len(dst)
-	dst = e.merge(dst, w)
+	dst = e.scan(dst, w)
 	if n := len(dst) - start; n <= cachedTokenN {
 		c.low, c.high, c.bytes, c.tokens = low, high, uint8(len(w)), uint8(n)
 		copy(c.ids[:], dst[start:])

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"strings"
 	"unicode/utf8"
 )
 
@@ -109,33 +108,39 @@ func brokenLen(raw []byte) int {
 	return n
 }
 
-// byteLevel maps the characters that ByteLevel writes bytes with to those bytes: printable Latin-1 stands for itself,
-// and the others, in order, for U+0100 and up.
-func byteLevel() map[rune]byte {
-	m := make(map[rune]byte, 256)
-	moved := rune(0x100)
-	for b := range rune(256) {
-		if b >= '!' && b <= '~' || b >= 0xA1 && b <= 0xAC || b >= 0xAE {
-			m[b] = byte(b)
-			continue
-		}
-		m[moved] = byte(b)
-		moved++
-	}
-	return m
+// levels are the characters that ByteLevel writes bytes with: printable Latin-1 stands for itself, the others, in order,
+// are U+0100 and up.
+type levels struct {
+	runes [256]rune  // by byte
+	bytes [512]int16 // by rune, -1 for a rune that stands for no byte
 }
 
-// decoded is what a token's written form decodes to: its bytes if it is made of ByteLevel's characters only, else
-// itself.
-func decoded(written string, bytes map[rune]byte) string {
-	var b strings.Builder
-	b.Grow(len(written))
-	for _, r := range written {
-		c, ok := bytes[r]
-		if !ok {
-			return written
-		}
-		b.WriteByte(c)
+func byteLevel() *levels {
+	l := &levels{}
+	for r := range l.bytes {
+		l.bytes[r] = -1
 	}
-	return b.String()
+	moved := rune(0x100)
+	for b := range rune(256) {
+		r := b
+		if !(b >= '!' && b <= '~' || b >= 0xA1 && b <= 0xAC || b >= 0xAE) {
+			r = moved
+			moved++
+		}
+		l.runes[b], l.bytes[r] = r, int16(b)
+	}
+	return l
+}
+
+// appendDecoded appends what a token in its written form decodes to: its bytes if it is made of ByteLevel's characters
+// only, else itself.
+func appendDecoded(dst []byte, written string, l *levels) []byte {
+	start := len(dst)
+	for _, r := range written {
+		if int(r) >= len(l.bytes) || l.bytes[r] < 0 {
+			return append(dst[:start], written...)
+		}
+		dst = append(dst, byte(l.bytes[r]))
+	}
+	return dst
 }

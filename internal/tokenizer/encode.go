@@ -11,12 +11,12 @@ import (
 type encoder struct {
 	text   *runeTable
 	merges *mergeTable
-	runes  *runeTokens
+	seams  *seams
 	added  *addedTokens
 
 	cache []cachedTokens
-	ids   []int32 // what a word is merged from
-	ranks [scanTokens]uint32
+	ids   [scanBytes]int32
+	ranks [scanBytes]uint32
 	list  []longNode
 	heap  []candidate
 	norm  []byte
@@ -28,7 +28,7 @@ const keptNodes = 1 << 16
 
 func (e *encoder) shrink() {
 	if cap(e.list) > keptNodes {
-		e.ids, e.list, e.heap = nil, nil, nil
+		e.list, e.heap = nil, nil
 	}
 }
 
@@ -36,7 +36,7 @@ func (t *Tokenizer) encoder() *encoder {
 	if e, ok := t.pool.Get().(*encoder); ok {
 		return e
 	}
-	return &encoder{text: &t.text, merges: &t.merges, runes: &t.runes, added: &t.added, cache: make([]cachedTokens, 1<<cacheBits)}
+	return &encoder{text: &t.text, merges: &t.merges, seams: &t.seams, added: &t.added, cache: make([]cachedTokens, 1<<cacheBits)}
 }
 
 // A text longer than parallelBytes is encoded in pieces of about pieceBytes, on all cores.

@@ -1,7 +1,6 @@
 package tokenizer
 
-// longNode is a token in the linked list of a long word. Nodes are named by where
-// their token started.
+// longNode is a token in the linked list of a long word. Nodes are named by the offset where their token starts.
 type longNode struct {
 	id         int32
 	rank       uint32 // of this token and the next one; noRank when they do not merge or there is none
@@ -16,10 +15,10 @@ func pairAt(rank uint32, at int32) candidate { return candidate(rank)<<32 | cand
 func (c candidate) rank() uint32 { return uint32(c >> 32) }
 func (c candidate) at() int32    { return int32(uint32(c)) }
 
-// mergeLong merges ids in n log n: a linked list of tokens and a heap of pairs, in which outdated pairs are left and
+// mergeLong merges a word in n log n: a linked list of tokens and a heap of pairs, in which outdated pairs are left and
 // skipped when they come up.
-func (e *encoder) mergeLong(dst, ids []int32) []int32 {
-	list := e.longList(ids)
+func (e *encoder) mergeLong(dst []int32, w string) []int32 {
+	list := e.longList(w)
 	heap := e.heap[:0]
 	for i := range list {
 		if list[i].rank != noRank {
@@ -54,16 +53,16 @@ func (e *encoder) mergeLong(dst, ids []int32) []int32 {
 	return dst
 }
 
-func (e *encoder) longList(ids []int32) []longNode {
+func (e *encoder) longList(w string) []longNode {
 	list := e.list[:0]
-	for i, id := range ids {
-		n := longNode{id: id, rank: noRank, prev: int32(i - 1), next: int32(i + 1)}
-		if i+1 < len(ids) {
-			n.rank = e.merges.rank(id, ids[i+1])
-		}
-		list = append(list, n)
+	for i := range len(w) {
+		list = append(list, longNode{id: e.merges.bytes[w[i]], rank: noRank, prev: int32(i - 1), next: int32(i + 1)})
 	}
-	list[len(list)-1].next = -1
+	last := len(list) - 1
+	for i := range last {
+		list[i].rank = e.merges.rank(list[i].id, list[i+1].id)
+	}
+	list[last].next = -1
 	return list
 }
 

@@ -23,10 +23,6 @@ type mergeTable struct {
 	slots  []uint64   // open-addressed: left, right, rank; emptySlot where there is none
 	shift  uint       // 64 minus the bits of len(slots)
 	merged []int32    // token by rank
-
-	// ordered tells that no token is made twice, and none is used before it is made; made is what there is so far.
-	ordered bool
-	made    []bool
 }
 
 const (
@@ -42,15 +38,12 @@ func newMergeTable(size int, bytes [256]int32) mergeTable {
 		bits++
 	}
 	t := mergeTable{bytes: bytes, small: make([]uint32, smallIDs*smallIDs), slots: make([]uint64, 1<<bits), shift: 64 - bits,
-		merged: make([]int32, 0, size), ordered: true, made: make([]bool, size)}
+		merged: make([]int32, 0, size)}
 	for i := range t.slots {
 		t.slots[i] = emptySlot
 	}
 	for i := range t.small {
 		t.small[i] = noRank
-	}
-	for _, id := range bytes {
-		t.made[id] = true
 	}
 	return t
 }
@@ -61,8 +54,6 @@ func (t *mergeTable) add(left, right, merged int32) error {
 	if rank >= len(t.slots)*3/4 || rank >= maxMerges {
 		return errors.New("far more merges than tokens")
 	}
-	t.ordered = t.ordered && t.made[left] && t.made[right] && !t.made[merged]
-	t.made[merged] = true
 	t.merged = append(t.merged, merged)
 	if uint32(left|right) < smallIDs {
 		t.small[left<<8|right] = uint32(rank)
@@ -98,48 +89,51 @@ func (t *mergeTable) rank(left, right int32) uint32 {
 	}
 }
 
-// scanTokens is the most tokens that are merged by scanning for the least rank; more use a heap.
-const scanTokens = 64
+// scanBytes is the longest word that is merged by scanning for the least rank; longer ones use a heap.
+const scanBytes = 64
 
 // word appends the tokens of one word to dst: the pair of the least rank, leftmost of equals, is merged until none is
 // left.
 func (e *encoder) word(dst []int32, w string) []int32 {
-	if len(w) == 1 {
-		return append(dst, e.merges.bytes[w[0]])
+	if len(w) > cachedBytes {
+		return e.cutWord(dst, w)
 	}
-	if len(w) <= cachedBytes {
-		return e.cachedWord(dst, w)
-	}
-	return e.merge(dst, w)
+	return e.piece(dst, w)
 }
 
-// merge is word without the cache.
-func (e *encoder) merge(dst []int32, w string) []int32 {
-	e.ids = e.start(e.ids[:0], w)
-	if len(e.ids) <= scanTokens {
-		return e.scan(dst, e.ids)
+// piece is word without a look for seams.
+func (e *encoder) piece(dst []int32, w string) []int32 {
+	switch {
+	case len(w) == 1:
+		return append(dst, e.merges.bytes[w[0]])
+	case len(w) <= cachedBytes:
+		return e.cachedWord(dst, w)
+	case len(w) <= scanBytes:
+		return e.scan(dst, w)
 	}
-	dst = e.mergeLong(dst, e.ids)
+	dst = e.mergeLong(dst, w)
 	e.shrink()
 	return dst
 }
 
-// scan merges ids, at most scanTokens, by linear scans, which for few beat any cleverer order. It overwrites ids.
-func (e *encoder) scan(dst, ids []int32) []int32 {
+// scan merges a word of at most scanBytes by linear scans, which for few bytes beat any cleverer order.
+func (e *encoder) scan(dst []int32, w string) []int32 {
 	m := e.merges
-	ranks := e.ranks[:len(ids)] // ranks[i] is the rank of ids[i] and ids[i+1]
+	ids, ranks := e.ids[:len(w)], e.ranks[:len(w)] // ranks[i] is the rank of ids[i] and ids[i+1]
+	for i := range ids {
+		ids[i] = m.bytes[w[i]]
+	}
 	last := len(ids) - 1
 	for i := range last {
 		ranks[i] = m.rank(ids[i], ids[i+1])
 	}
 	ranks[last] = noRank
 	for {
-		at, least := 0, uint32(noRank)
+		first := uint64(math.MaxUint64)
 		for i, r := range ranks {
-			if r < least {
-				at, least = i, r
-			}
+			first = min(first, uint64(r)<<8|uint64(i)) // without branches
 		}
+		at, least := int(first&255), uint32(first>>8)
 		if least == noRank {
 			return append(dst, ids...)
 		}

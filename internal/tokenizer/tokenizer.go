@@ -16,7 +16,7 @@ import "sync"
 type Tokenizer struct {
 	text   runeTable
 	merges mergeTable
-	runes  runeTokens
+	seams  seams
 	added  addedTokens
 	vocab  vocabulary
 	pool   sync.Pool // of *encoder
