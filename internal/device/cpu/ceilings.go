@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"larder/internal/device"
@@ -10,9 +11,11 @@ import (
 // How much each ceiling works: enough to outlast a scheduling hiccup, a second or two in all.
 const (
 	peakTime    = 250 * time.Millisecond
+	peakTurn    = 2 * time.Millisecond
 	readBytes   = 1 << 30
+	readWindows = 8 // timed apart: a window that nobody disturbs counts
 	copyBytes   = 256 << 20
-	ceilingRuns = 3
+	ceilingRuns = 4
 )
 
 // Ceilings implements device.Device. Each is the best of a few runs: a ceiling is what the machine can do, not what it
@@ -39,23 +42,36 @@ func (d *Device) Ceilings() ([]device.Ceiling, error) {
 	}, nil
 }
 
+// peakRate is the sum over the threads, all at work, of each one's best short turn: what the processor does when
+// nobody interrupts it.
 func (d *Device) peakRate() float64 {
-	best := 0.0
-	turns := 1000
-	for best == 0 {
-		var ops float64
-		parts := make([]float64, d.team.size)
-		began := time.Now()
-		d.team.run(d.team.size, func(_, task int) { parts[task] = d.family.Peak(turns) })
-		took := time.Since(began)
-		if took < peakTime/4 {
-			turns *= 4
+	rates := make([]float64, d.team.size)
+	var ready sync.WaitGroup
+	ready.Add(len(rates))
+	d.team.run(len(rates), func(_, task int) {
+		ready.Done()
+		ready.Wait()
+		rates[task] = d.bestTurn()
+	})
+	sum := 0.0
+	for _, r := range rates {
+		sum += r
+	}
+	return sum
+}
+
+// bestTurn repeats turns of about peakTurn for peakTime and returns the best one's operations per second.
+func (d *Device) bestTurn() float64 {
+	best, turns := 0.0, 1000
+	for began := time.Now(); best == 0 || time.Since(began) < peakTime; {
+		turn := time.Now()
+		ops := d.family.Peak(turns)
+		took := time.Since(turn)
+		if took < peakTurn/2 {
+			turns *= 2
 			continue
 		}
-		for _, p := range parts {
-			ops += p
-		}
-		best = ops / took.Seconds()
+		best = max(best, ops/took.Seconds())
 	}
 	return best
 }
@@ -76,10 +92,15 @@ func (d *Device) readRate() (float64, error) {
 		}
 	})
 	best := 0.0
-	for range ceilingRuns {
+	window := len(sums) / readWindows
+	for i := range ceilingRuns * readWindows {
+		first := i % readWindows * window
 		began := time.Now()
-		d.team.run(len(sums), func(_, task int) { sums[task] = sumWords(words[task*part/8 : (task+1)*part/8]) })
-		best = max(best, readBytes/time.Since(began).Seconds())
+		d.team.run(window, func(_, task int) {
+			task += first
+			sums[task] = sumWords(words[task*part/8 : (task+1)*part/8])
+		})
+		best = max(best, readBytes/readWindows/time.Since(began).Seconds())
 	}
 	for i, s := range sums {
 		if s != sums[0] {
@@ -118,9 +139,14 @@ func (d *Device) copyRates() (in, out, both float64, err error) {
 		return 0, 0, 0, err
 	}
 	defer host.Free()
+	for _, b := range []*buffer{dev, host} { // pages that nobody wrote are one page of zeros, which a cache holds
+		for i := 0; i < len(b.bytes); i += 64 {
+			b.bytes[i] = byte(i >> 6)
+		}
+	}
 	rate := func(load, store bool) (float64, error) {
 		best := 0.0
-		for range ceilingRuns + 1 { // the first touches the pages
+		for range ceilingRuns {
 			r, err := d.copyOnce(dev, host, load, store)
 			if err != nil {
 				return 0, err
