@@ -61,6 +61,7 @@ func (c Config) size(n int) int { return (n + c.Align - 1) / c.Align * c.Align }
 // sparse is a small mixture of experts with awkward sizes; dense one without.
 func (c Config) sparse() *arch.Config {
 	cfg := c.dense()
+	cfg.Architecture = arch.Qwen3MoE
 	cfg.NumExperts, cfg.NumExpertsPerToken, cfg.MoEIntermediateSize = 7, 3, c.size(45)
 	cfg.NormTopKProb, cfg.DecoderSparseStep = true, 1
 	return cfg
@@ -68,7 +69,7 @@ func (c Config) sparse() *arch.Config {
 
 func (c Config) dense() *arch.Config {
 	return &arch.Config{
-		Name: "devicetest", VocabSize: 131, HiddenSize: c.size(71), NumLayers: 2, NumHeads: 6, NumKVHeads: 2,
+		Name: "devicetest", Architecture: arch.Qwen3, VocabSize: 131, HiddenSize: c.size(71), NumLayers: 2, NumHeads: 6, NumKVHeads: 2,
 		HeadDim: c.size(40), IntermediateSize: c.size(99), RMSNormEps: 1e-6, RopeTheta: 1e4, MaxPositions: 512,
 	}
 }

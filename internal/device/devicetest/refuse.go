@@ -15,7 +15,7 @@ import (
 
 // checkBadBatches gives Begin what is wrong. It must say so, and a good pass must go on as if nothing had been.
 func checkBadBatches(t testing.TB, open Open, rng *rand.Rand) error {
-	r, err := newRig(t, open, rng, newModel(rng, configs()[0]), 16, 12, 64, 4)
+	r, err := newRig(t, open, rng, newModel(rng, configs(rng)[0]), 16, 12, 64, 4)
 	if err == nil {
 		err = r.badBatches()
 	}
@@ -108,7 +108,7 @@ func (failed) Wait() error { return errors.New("the load failed") }
 
 // checkBadSpecs asks for passes that cannot be.
 func checkBadSpecs(t testing.TB, open Open, rng *rand.Rand) error {
-	r, err := newRig(t, open, rng, newModel(rng, configs()[0]), 16, 4, 8, 2)
+	r, err := newRig(t, open, rng, newModel(rng, configs(rng)[0]), 16, 4, 8, 2)
 	if err == nil {
 		for name, spoil := range map[string]func(s *device.ComputeSpec){
 			"no config":           func(s *device.ComputeSpec) { s.Config = nil },
@@ -121,7 +121,7 @@ func checkBadSpecs(t testing.TB, open Open, rng *rand.Rand) error {
 			"blocks of 48":        func(s *device.ComputeSpec) { s.Layout.BlockTokens = 48 },
 			"another dtype":       func(s *device.ComputeSpec) { s.Layout.DType = arch.F16 },
 			"a foreign pool":      func(s *device.ComputeSpec) { s.KV = foreign{} },
-			"a config that lies":  func(s *device.ComputeSpec) { s.Config = s.Config.Clone(); s.Config.NumHeads = 3 },
+			"a config that lies":  func(s *device.ComputeSpec) { s.Config = s.Config.Clone(); s.Config.NumHeads = 0 },
 			"no positions at all": func(s *device.ComputeSpec) { s.Config = s.Config.Clone(); s.Config.MaxPositions = 0 },
 		} {
 			spec := r.spec
@@ -198,7 +198,7 @@ func checkBadWeights(t testing.TB, open Open, rng *rand.Rand) error {
 
 // checkClosed uses a device that is closed.
 func checkClosed(t testing.TB, open Open, rng *rand.Rand) error {
-	r, err := newRig(t, open, rng, newModel(rng, configs()[0]), 16, 4, 8, 2)
+	r, err := newRig(t, open, rng, newModel(rng, configs(rng)[0]), 16, 4, 8, 2)
 	if err != nil {
 		return r.close(err)
 	}

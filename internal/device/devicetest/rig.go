@@ -145,8 +145,9 @@ func (r *rig) layersAndHead() {
 
 // fillNaN fills the pool's copy: all ones are a NaN in every type.
 func (r *rig) fillNaN() {
-	for i := range r.host.Bytes() {
-		r.host.Bytes()[i] = 0xff
+	b := r.host.Bytes()
+	for n := copy(b, []byte{0xff, 0xff, 0xff, 0xff}); n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
 

@@ -5,7 +5,8 @@ import (
 	"unsafe"
 )
 
-// portable is the family in Go: for processors without a faster one, and what the others are tested against.
+// portable is the family in Go: for processors without a faster one, and what the others are tested against. Like
+// assembly, its kernels are not watched by the race detector, which would make them fifty times slower.
 func portable() *Family {
 	f := &Family{Name: "go", lanes: 1, peakOps: 2 * 8 * 64}
 	for rows := 1; rows <= 4; rows++ {
@@ -26,6 +27,9 @@ func floats(p *byte, off, n int) []float32 {
 }
 
 // goTile is the fp32 kernel over a packed panel.
+//
+//go:norace
+//go:nocheckptr
 func goTile(c *float32, ldc int, a *byte, lda int, b *byte, steps, rows int) {
 	panel := unsafe.Slice((*[Cols]uint32)(unsafe.Pointer(b)), steps)
 	for r := range rows {
@@ -43,6 +47,9 @@ func goTile(c *float32, ldc int, a *byte, lda int, b *byte, steps, rows int) {
 }
 
 // goPlainTile is the fp32 kernel over a plain panel.
+//
+//go:norace
+//go:nocheckptr
 func goPlainTile(c *float32, ldc int, a *byte, lda int, b *byte, steps, rows int) {
 	panel := unsafe.Slice((*[Cols]float32)(unsafe.Pointer(b)), steps)
 	for r := range rows {
@@ -58,6 +65,8 @@ func goPlainTile(c *float32, ldc int, a *byte, lda int, b *byte, steps, rows int
 	}
 }
 
+//go:norace
+//go:nocheckptr
 func goExp(x *float32, n int, scale, bias float32) {
 	for i, v := range unsafe.Slice(x, n) {
 		y := v*scale - bias
@@ -71,6 +80,8 @@ func goExp(x *float32, n int, scale, bias float32) {
 	}
 }
 
+//go:norace
+//go:nocheckptr
 func goScaleAdd(o, t *float32, n int, alpha float32) {
 	to, from := unsafe.Slice(o, n), unsafe.Slice(t, n)
 	for i, v := range from {
