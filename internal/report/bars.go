@@ -23,7 +23,7 @@ func bars(cs []cell, value func(*cell) record.Number, each func(*cell) []float64
 		}
 		room = max(room, len(show(value(&cs[i]), format)))
 	}
-	x, ticks := linear(top, gutter, chartWidth-letter*float64(room)-8)
+	x, ticks := linear(top, gutter, chartWidth-letter*float64(room)-18)
 	s := new(svg)
 	y := 4.0
 	var draw []func()
