@@ -2,7 +2,7 @@
 
 GO      ?= go
 BIN     := bin/larder
-FUZZ    ?= 5s
+FUZZ    ?= 3s
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 export CGO_ENABLED ?= 0
 
@@ -45,7 +45,7 @@ fuzz:
 
 # The commands and links of the README, run for real.
 readme: build
-	LARDER_README=1 $(GO) test -count=1 -timeout 15m -run TestReadme ./cmd/larder
+	LARDER_README=1 $(GO) test -count=1 -timeout 30m -run TestReadme ./cmd/larder
 
 # What docs/performance.md quotes. Wants an idle machine.
 bench:

@@ -40,7 +40,7 @@ func TestReadmeCommands(t *testing.T) {
 
 // runScript runs a block and ends whatever it left running, servers included.
 func runScript(t *testing.T, dir, script string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = dir
