@@ -14,7 +14,7 @@ type encoder struct {
 	seams  *seams
 	added  *addedTokens
 
-	cache []cachedTokens
+	cache [][2]cachedWord
 	ids   [scanBytes]int32
 	ranks [scanBytes]uint32
 	list  []longNode
@@ -36,7 +36,7 @@ func (t *Tokenizer) encoder() *encoder {
 	if e, ok := t.pool.Get().(*encoder); ok {
 		return e
 	}
-	return &encoder{text: &t.text, merges: &t.merges, seams: &t.seams, added: &t.added, cache: make([]cachedTokens, 1<<cacheBits)}
+	return &encoder{text: &t.text, merges: &t.merges, seams: &t.seams, added: &t.added, cache: make([][2]cachedWord, 1<<cacheBits)}
 }
 
 // A text longer than parallelBytes is encoded in pieces of about pieceBytes, on all cores.

@@ -20,6 +20,7 @@ const (
 type mergeTable struct {
 	bytes  [256]int32 // token of each single byte
 	small  []uint32   // ranks of pairs of ids below 256, mostly bytes, which half of all questions are about
+	maybe  []uint64   // Bloom filter of one hash, small enough for a near cache: most pairs do not merge
 	slots  []uint64   // open-addressed: left, right, rank; emptySlot where there is none
 	shift  uint       // 64 minus the bits of len(slots)
 	merged []int32    // token by rank
@@ -29,15 +30,18 @@ const (
 	emptySlot = math.MaxUint64
 	hashMul   = 0x9E3779B97F4A7C15
 	smallIDs  = 256
+
+	filterBits = 2 // bits of the filter for each slot, as a power of two
 )
 
 // newMergeTable is a table for a vocabulary with ids below size.
 func newMergeTable(size int, bytes [256]int32) mergeTable {
 	bits := uint(4)
-	for 1<<bits < 2*size {
+	for 1<<bits < size+size/2 {
 		bits++
 	}
-	t := mergeTable{bytes: bytes, small: make([]uint32, smallIDs*smallIDs), slots: make([]uint64, 1<<bits), shift: 64 - bits,
+	t := mergeTable{bytes: bytes, small: make([]uint32, smallIDs*smallIDs), maybe: make([]uint64, 1<<(bits+filterBits)/64),
+		slots: make([]uint64, 1<<bits), shift: 64 - bits,
 		merged: make([]int32, 0, size)}
 	for i := range t.slots {
 		t.slots[i] = emptySlot
@@ -60,7 +64,10 @@ func (t *mergeTable) add(left, right, merged int32) error {
 		return nil
 	}
 	key := pairKey(left, right)
-	i := key * hashMul >> t.shift
+	h := key * hashMul
+	f := h >> (t.shift - filterBits)
+	t.maybe[f>>6] |= 1 << (f & 63)
+	i := h >> t.shift
 	for t.slots[i] != emptySlot && t.slots[i]>>rankBits != key {
 		i = (i + 1) & uint64(len(t.slots)-1)
 	}
@@ -76,8 +83,12 @@ func (t *mergeTable) rank(left, right int32) uint32 {
 		return t.small[left<<8|right]
 	}
 	key := pairKey(left, right)
-	i := key * hashMul >> t.shift
-	for {
+	h := key * hashMul
+	f := h >> (t.shift - filterBits)
+	if t.maybe[f>>6]>>(f&63)&1 == 0 {
+		return noRank
+	}
+	for i := h >> t.shift; ; i = (i + 1) & uint64(len(t.slots)-1) {
 		s := t.slots[i]
 		if s>>rankBits == key {
 			return uint32(s & (maxMerges - 1))
@@ -85,36 +96,11 @@ func (t *mergeTable) rank(left, right int32) uint32 {
 		if s == emptySlot {
 			return noRank
 		}
-		i = (i + 1) & uint64(len(t.slots)-1)
 	}
 }
 
 // scanBytes is the longest word that is merged by scanning for the least rank; longer ones use a heap.
 const scanBytes = 64
-
-// word appends the tokens of one word to dst: the pair of the least rank, leftmost of equals, is merged until none is
-// left.
-func (e *encoder) word(dst []int32, w string) []int32 {
-	if len(w) > cachedBytes {
-		return e.cutWord(dst, w)
-	}
-	return e.piece(dst, w)
-}
-
-// piece is word without a look for seams.
-func (e *encoder) piece(dst []int32, w string) []int32 {
-	switch {
-	case len(w) == 1:
-		return append(dst, e.merges.bytes[w[0]])
-	case len(w) <= cachedBytes:
-		return e.cachedWord(dst, w)
-	case len(w) <= scanBytes:
-		return e.scan(dst, w)
-	}
-	dst = e.mergeLong(dst, w)
-	e.shrink()
-	return dst
-}
 
 // scan merges a word of at most scanBytes by linear scans, which for few bytes beat any cleverer order.
 func (e *encoder) scan(dst []int32, w string) []int32 {

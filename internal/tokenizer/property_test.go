@@ -20,6 +20,13 @@ var alphabets = []string{
 	"ひらカタプ゙", "가각힣한국어", "\u1100\u1112\u1161\u1175\u11a7\u11a8\u11c2", "\u0301\u0323\u0327\u0334\u0345\u3099", "aeéüñÅ", "привет", "नमस्ते", "😀👍🏽\u200d\ufe0f", "\u0085\u00a0\ufeff\u3000",
 }
 
+// english and chinese are common words.
+const (
+	english = "the of and to in is it that for was with he be they this have from by one had not but what all were when there an can your which " +
+		"their said information international university performance throughput latency tokenizer transformer hierarchical don't it's we've"
+	chinese = "我们 今天 中国 因为 所以 但是 如果 可以 没有 什么 世界 人工智能 模型 计算 内存 的 了 在 是 和 有 不 这 个 人 他 来 说 经济 社会 政府 企业 技术 带宽 延迟 缓存 上下文"
+)
+
 // textGen draws a text: runs of one alphabet, common words, and added tokens, whole or cut.
 func textGen(added []string) *rapid.Generator[string] {
 	var parts []*rapid.Generator[string]

@@ -6,8 +6,9 @@
 // It owns no files and fetches nothing: scripts/fetch_tokenizer.sh does. Text that is not UTF-8 cannot be given to
 // the reference; here each wrong byte counts as U+FFFD, as encoding/json has it.
 //
-// Start with Encode in encode.go: it cuts at added tokens, then normalizes (nfc.go), splits into words (split.go) and
-// merges each word's bytes (merge.go). Load is in load.go, Decode and Stream in decode.go.
+// Start with Encode in encode.go: it cuts at added tokens, then normalizes (nfc.go), splits into words (split.go),
+// looks each up in a cache (word.go) and merges its bytes (merge.go, heap.go). Load is in load.go, Decode and Stream in
+// decode.go.
 package tokenizer
 
 import "sync"
