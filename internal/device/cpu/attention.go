@@ -12,7 +12,7 @@ import (
 // do not depend on blocks. queryTokens is how many tokens share a tile of packed keys; each brings a row per query head
 // of the group.
 const (
-	keyTile     = 64
+	keyTile     = gemm.Scores
 	queryTokens = 32
 )
 
@@ -275,25 +275,7 @@ func (c *compute) keyTileStep(w *workerScratch, n, group, before int, keys, valu
 // factor for what was summed before in the row's first score.
 func (c *compute) softmaxRow(w *workerScratch, i, seen int, scale float32) {
 	s := w.score[i*keyTile : (i+1)*keyTile]
-	top := w.max[i]
-	for _, v := range s[:seen] {
-		top = max(top, v*scale)
-	}
-	for j := seen; j < keyTile; j++ {
-		s[j] = float32(math.Inf(-1))
-	}
-	shrink := float32(math.Exp(float64(w.max[i] - top)))
-	w.max[i] = top
-	c.family.Exp(s, scale, top)
-	var part [8]float32
-	for j := 0; j < keyTile; j += 8 {
-		v := (*[8]float32)(s[j:])
-		for k := range v {
-			part[k] += v[k]
-		}
-	}
-	sum := ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]))
-	w.sum[i] = w.sum[i]*shrink + sum
+	shrink := c.family.Softmax(s, seen, scale, &w.max[i], &w.sum[i])
 	c.put(w.prob.row(i), s)
 	s[0] = shrink
 }

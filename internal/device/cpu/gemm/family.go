@@ -25,6 +25,7 @@ type Family struct {
 	plain  []tileFunc // fp32 A against a plain panel
 
 	exp      func(x *float32, n int, scale, bias float32)
+	softmax  func(x *float32, seen uint64, scale float32, top, sum *float32) float32 // nil: from exp
 	scaleAdd func(o, t *float32, n int, alpha float32)
 	round    func(dst *uint16, src *float32, n int)
 	peak     func(n int)
@@ -95,6 +96,38 @@ func (f *Family) Plain(c []float32, ldc int, a []byte, lda, rows int, panels []b
 
 // Exp replaces x by exp(scale*x - bias). It is 0 below -87.3 and e^88 above 88. len(x) is a multiple of 16.
 func (f *Family) Exp(x []float32, scale, bias float32) { f.exp(&x[0], len(x), scale, bias) }
+
+// Scores is how many scores Softmax takes.
+const Scores = 64
+
+// Softmax folds a row of Scores scores, of which the first seen count, into a running softmax (Milakov and Gimelshein
+// 2018). top and sum are the largest scaled score so far and the sum of exp(scaled - top); both move on, x becomes the
+// new terms of the sum, 0 where it does not count, and the factor that what was summed before shrinks by is returned.
+func (f *Family) Softmax(x []float32, seen int, scale float32, top, sum *float32) float32 {
+	x = x[:Scores]
+	if f.softmax != nil {
+		return f.softmax(&x[0], ^uint64(0)>>(Scores-seen), scale, top, sum)
+	}
+	before := *top
+	for i, v := range x[:seen] {
+		x[i] = v * scale
+		*top = max(*top, x[i])
+	}
+	for i := seen; i < Scores; i++ {
+		x[i] = float32(math.Inf(-1))
+	}
+	f.Exp(x, 1, *top)
+	var part [8]float32
+	for i := 0; i < Scores; i += 8 {
+		for j, v := range x[i : i+8] {
+			part[j] += v
+		}
+	}
+	terms := ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]))
+	shrink := float32(math.Exp(float64(before - *top)))
+	*sum = *sum*shrink + terms
+	return shrink
+}
 
 // ScaleAdd sets o = o*alpha + t. len(o) is a multiple of 16.
 func (f *Family) ScaleAdd(o, t []float32, alpha float32) { f.scaleAdd(&o[0], &t[0], len(o), alpha) }

@@ -182,6 +182,68 @@ func TestExp(t *testing.T) {
 	}
 }
 
+// TestSoftmax folds rows one after another and compares with the softmax of all of them.
+func TestSoftmax(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for _, f := range Families() {
+		for range 100 {
+			top, sum, scale := float32(math.Inf(-1)), float32(0), 0.25+rng.Float32()
+			var all, terms []float64
+			for range 1 + rng.IntN(4) {
+				x := make([]float32, Scores)
+				for i := range x {
+					x[i] = float32(rng.NormFloat64() * 20)
+				}
+				seen := 1 + rng.IntN(Scores)
+				for _, v := range x[:seen] {
+					all = append(all, float64(v)*float64(scale))
+				}
+				if seen < Scores {
+					x[seen] = float32(math.NaN()) // what does not count may be anything
+				}
+				shrink := f.Softmax(x, seen, scale, &top, &sum)
+				for i := range terms {
+					terms[i] *= float64(shrink)
+				}
+				for i, v := range x {
+					if i < seen {
+						terms = append(terms, float64(v))
+					} else if v != 0 {
+						t.Fatalf("%s: score %d of %d counts %v", f.Name, i, seen, v)
+					}
+				}
+			}
+			compareSoftmax(t, f, all, terms, float64(top), float64(sum))
+		}
+		x := make([]float32, Scores)
+		x[3] = float32(math.NaN())
+		top, sum := float32(math.Inf(-1)), float32(0)
+		if f.Softmax(x, 9, 1, &top, &sum); !math.IsNaN(float64(sum)) {
+			t.Errorf("%s: a NaN among the scores sums to %v", f.Name, sum)
+		}
+	}
+}
+
+func compareSoftmax(t *testing.T, f *Family, scores, terms []float64, top, sum float64) {
+	t.Helper()
+	most, total := math.Inf(-1), 0.0
+	for _, v := range scores {
+		most = max(most, v)
+	}
+	for _, v := range scores {
+		total += math.Exp(v - most)
+	}
+	if math.Abs(top-most) > 1e-5*(1+math.Abs(most)) {
+		t.Fatalf("%s: maximum %v, want %v", f.Name, top, most)
+	}
+	for i, v := range scores {
+		// A score of 60 is off by 60 * 2^-24 once it is scaled, and its term by as much of itself.
+		if want := math.Exp(v-most) / total; math.Abs(terms[i]/sum-want) > 2e-5*want+1e-30 {
+			t.Fatalf("%s: term %d of %d is %v, want %v", f.Name, i, len(scores), terms[i]/sum, want)
+		}
+	}
+}
+
 func TestRoundAndScaleAdd(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, f := range Families() {

@@ -23,6 +23,7 @@ func avx512(bf16 bool) *Family {
 		wide:     []tileFunc{tileF32x1, tileF32x2, tileF32x3, tileF32x4, tileF32x5, tileF32x6, tileF32x7, tileF32x8, tileF32x9, tileF32x10, tileF32x11, tileF32x12},
 		plain:    []tileFunc{tilePlainF32x1, tilePlainF32x2, tilePlainF32x3, tilePlainF32x4, tilePlainF32x5, tilePlainF32x6, tilePlainF32x7, tilePlainF32x8, tilePlainF32x9, tilePlainF32x10, tilePlainF32x11, tilePlainF32x12},
 		exp:      expAVX512,
+		softmax:  softmaxAVX512,
 		scaleAdd: scaleAddAVX512,
 		peak:     peakF32, peakOps: 24 * 32,
 	}

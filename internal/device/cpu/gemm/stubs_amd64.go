@@ -263,6 +263,11 @@ func roundBF16(dst *uint16, src *float32, n int)
 //go:noescape
 func expAVX512(x *float32, n int, scale float32, bias float32)
 
+// softmaxAVX512 is Family.Softmax for 64 scores; seen has a bit for each that counts.
+//
+//go:noescape
+func softmaxAVX512(x *float32, seen uint64, scale float32, top *float32, sum *float32) float32
+
 // expAVX2 replaces n values x by exp(scale*x - bias); n is a multiple of 8. table is expTable.
 //
 //go:noescape

@@ -33,6 +33,7 @@ func main() {
 	peakAVX2()
 	roundBF16()
 	exp512()
+	softmax512()
 	exp2()
 	scaleAdd512()
 	scaleAdd2()

@@ -131,8 +131,8 @@ func exp512() {
 	Label("loop")
 	VMOVUPS(Mem{Base: x}, zmm[0])
 	VFMSUB213PS(zmm[bias], zmm[scale], zmm[0]) // x = x*scale - bias
-	VMINPS(zmm[high], zmm[0], zmm[0])
-	VCMPPS(U8(1), zmm[low], zmm[0], reg.K1) // k1: x < low
+	VMINPS(zmm[0], zmm[high], zmm[0])          // in this order a NaN stays one
+	VCMPPS(U8(1), zmm[low], zmm[0], reg.K1)    // k1: x < low
 	VMULPS(zmm[l2e], zmm[0], zmm[1])
 	VRNDSCALEPS(U8(8), zmm[1], zmm[1])    // n, to nearest
 	VFNMADD231PS(zmm[hi], zmm[1], zmm[0]) // r = x - n*hi
@@ -171,8 +171,9 @@ func exp2() {
 	Label("loop")
 	VMOVUPS(Mem{Base: x}, ymm[0])
 	VFMSUB213PS(ymm[15], ymm[14], ymm[0])
-	VMINPS(Mem{Base: table, Disp: 4 * 11}, ymm[0], ymm[0])
-	VMOVUPS(ymm[0], Mem{Base: x}) // kept for the comparison: there are no registers left
+	VMOVUPS(Mem{Base: table, Disp: 4 * 11}, ymm[1])
+	VMINPS(ymm[0], ymm[1], ymm[0]) // in this order a NaN stays one
+	VMOVUPS(ymm[0], Mem{Base: x})  // kept for the comparison: there are no registers left
 	VMULPS(ymm[3], ymm[0], ymm[1])
 	VROUNDPS(U8(8), ymm[1], ymm[1])
 	VFNMADD231PS(ymm[4], ymm[1], ymm[0])
@@ -185,7 +186,7 @@ func exp2() {
 	VPSLLD(U8(23), ymm[1], ymm[1])
 	VPADDD(ymm[1], ymm[2], ymm[2])
 	VMOVUPS(Mem{Base: x}, ymm[0])
-	VCMPPS(U8(13), ymm[6], ymm[0], ymm[0]) // x >= low
+	VCMPPS(U8(5), ymm[6], ymm[0], ymm[0]) // not x < low: a NaN passes
 	VANDPS(ymm[0], ymm[2], ymm[2])
 	VMOVUPS(ymm[2], Mem{Base: x})
 	ADDQ(U8(32), x)
