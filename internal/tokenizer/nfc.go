@@ -114,7 +114,7 @@ func (t *runeTable) compose(run []markedRune) []markedRune {
 	starter, last := -1, uint8(0) // last is the class of the rune before, among those kept after the starter
 	out := run[:0]
 	for _, m := range run {
-		if starter >= 0 && (len(out) == starter+1 || last != 0 && last < m.class) {
+		if starter >= 0 && (len(out) == starter+1 || last < m.class) {
 			if whole, ok := t.join(out[starter].r, m.r); ok {
 				out[starter].r = whole
 				continue
