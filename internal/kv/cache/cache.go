@@ -2,7 +2,8 @@
 // moves (kv.Move) and never touches a byte, a clock, a goroutine or a device. It refuses to know about requests,
 // batches and scheduling.
 //
-// Start at Cache; Lease is one running sequence's hold on blocks.
+// Start at Cache; Lease is one running sequence's hold on blocks. Which block goes when room is needed: evict.go, and
+// prefix.Policy for the order. Invariant 2 lives here: a leased block is never a victim nor the target of another move.
 package cache
 
 import (
@@ -16,7 +17,7 @@ import (
 
 // Errors of the cache. After any of them nothing has changed, but moves may have been ordered that make room.
 var (
-	ErrNoRoom    = errors.New("kv cache: no room in the tier") // try again after moves are done or a lease closed
+	ErrNoRoom    = errors.New("kv cache: no room in the tier") // again after moves are done or a lease is closed
 	ErrNotCached = errors.New("kv cache: prefix in no tier")
 	ErrInUse     = errors.New("kv cache: blocks in use")
 )
@@ -38,7 +39,7 @@ type Config struct {
 	DeviceBlocks int
 	HostBlocks   int
 	Write        WritePolicy
-	Eviction     string // "lru" (default), "lfu" or "slru"
+	Eviction     string // "lru" (default), "lfu" or "slru"; prefix.PolicyNamed has them all
 	NoPrefix     bool   // nothing is reused between requests
 }
 
@@ -58,13 +59,15 @@ func (c *Config) Validate() error {
 type Hit struct{ Device, Host int }
 
 // TierStats counts one tier. Leased blocks are used by leases or moves, cached ones hold reusable KV that nobody uses:
-// Free + Leased + Cached = Total.
+// Free + Leased + Cached = Total. The counters only grow, and count what has happened: a hit when its sequence has
+// computed on it, a load or store when it is done.
 type TierStats struct {
-	Total, Free, Leased, Cached  int
-	HitTokens                    uint64
-	EvictedBlocks, DroppedBlocks uint64 // evicted: to make room; dropped: the content is in no tier any more
-	LoadedBlocks, StoredBlocks   uint64 // copied from here to the device; copied into here
-	FailedLoads, FailedStores    uint64
+	Total, Free, Leased, Cached int
+	HitTokens                   uint64 // tokens that sequences did not compute because this tier had them
+	EvictedBlocks               uint64 // given up to make room
+	DroppedBlocks               uint64 // contents of which this tier gave up the last copy, for whatever reason
+	LoadedBlocks, StoredBlocks  uint64 // copied from here to the device; copied into here
+	FailedLoads, FailedStores   uint64
 }
 
 // Cache is the state of all tiers. For one goroutine.
@@ -73,13 +76,14 @@ type Cache struct {
 	index *prefix.Index
 	pools [kv.NumTiers]*pool.Pool
 	stats [kv.NumTiers]TierStats
+	names names
 
+	leases  map[*Lease]struct{}
 	flights map[kv.MoveID]*flight
-	orders  []kv.Move // not drained yet
+	loads   map[*prefix.Entry]*flight // the flights that are loads
+	orders  []kv.Move                 // not drained yet
 	lastID  kv.MoveID
-	leases  int
-	leaving int // stores under way whose device block comes free when they are done
-	private int // device blocks of leases that are not in the index
+	saving  int // flights that evict is waiting for
 }
 
 // New is an empty cache.
@@ -91,28 +95,40 @@ func New(cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{cfg: cfg, index: prefix.New(policy), flights: map[kv.MoveID]*flight{}}
+	c := &Cache{cfg: cfg, leases: map[*Lease]struct{}{}, flights: map[kv.MoveID]*flight{}, loads: map[*prefix.Entry]*flight{}}
+	c.index = prefix.New(policy, c.writesBack())
 	c.pools[kv.Device], c.pools[kv.Host] = pool.New(cfg.DeviceBlocks), pool.New(cfg.HostBlocks)
 	return c, nil
 }
 
+func (c *Cache) hasHost() bool { return c.cfg.HostBlocks > 0 }
+
+func (c *Cache) writesBack() bool { return c.hasHost() && c.cfg.Write == WriteBack }
+
 // Lookup reports what a prompt would hit now. It pins nothing and changes no recency.
 func (c *Cache) Lookup(salt string, tokens []int32) Hit {
-	return c.hit(c.match(salt, tokens, len(tokens)-1))
+	var h Hit
+	for _, e := range c.match(salt, tokens, len(tokens)-1) {
+		if e.At[kv.Device].State == prefix.Here {
+			h.Device += c.cfg.Layout.BlockTokens
+		} else { // a block on its way to the device counts for the host, where it still is
+			h.Host += c.cfg.Layout.BlockTokens
+		}
+	}
+	return h
 }
 
-// match finds the known blocks of tokens, whole ones within the first limit tokens, that are in some tier.
+// match finds the known blocks of tokens, whole ones within the first limit tokens, from the first on.
 func (c *Cache) match(salt string, tokens []int32, limit int) []*prefix.Entry {
-	if c.cfg.NoPrefix {
+	n := c.cfg.Layout.BlockTokens
+	if c.cfg.NoPrefix || limit < n {
 		return nil
 	}
-	var found []*prefix.Entry
+	c.names.begin(c.cfg.Fingerprint, salt, tokens, n)
+	found := make([]*prefix.Entry, 0, limit/n)
 	var parent *prefix.Entry
-	key := kv.RootKey(c.cfg.Fingerprint, salt)
-	n := c.cfg.Layout.BlockTokens
 	for at := 0; at+n <= limit; at += n {
-		key = key.Child(tokens[at : at+n])
-		e := c.index.Find(key, parent, tokens[at:at+n])
+		e := c.index.Find(c.names.key(at/n, tokens, n), parent, tokens[at:at+n])
 		if e == nil || e.At[kv.Device].State == prefix.Absent && e.At[kv.Host].State != prefix.Here {
 			break
 		}
@@ -122,33 +138,15 @@ func (c *Cache) match(salt string, tokens []int32, limit int) []*prefix.Entry {
 	return found
 }
 
-// hit counts a match by tier. A block on its way to the device counts for the host, where it still is.
-func (c *Cache) hit(found []*prefix.Entry) Hit {
-	var h Hit
-	for _, e := range found {
-		if e.At[kv.Device].State == prefix.Here {
-			h.Device += c.cfg.Layout.BlockTokens
-		} else {
-			h.Host += c.cfg.Layout.BlockTokens
-		}
+// Room is how many device blocks Extend could get now: those free, and those that can be evicted without a store.
+func (c *Cache) Room() int { return c.pools[kv.Device].Free() + c.index.Spare(kv.Device) }
+
+// Stats counts every tier.
+func (c *Cache) Stats() [kv.NumTiers]TierStats {
+	out := c.stats
+	for t := range kv.NumTiers {
+		s, p := &out[t], c.pools[t]
+		s.Total, s.Free, s.Leased, s.Cached = p.Total(), p.Free(), p.Leased(), p.Cached()
 	}
-	return h
+	return out
 }
-
-// Room is how many device blocks Extend could get now: those free, and those idle that need no store first.
-func (c *Cache) Room() int {
-	if !c.writesBack() {
-		return c.pools[kv.Device].Free() + c.index.Idle(kv.Device)
-	}
-	clean := 0
-	c.index.Each(func(e *prefix.Entry) {
-		if e.At[kv.Device].State == prefix.Here && !e.Pinned(kv.Device) && e.At[kv.Host].State == prefix.Here {
-			clean++
-		}
-	})
-	return c.pools[kv.Device].Free() + clean
-}
-
-func (c *Cache) hasHost() bool { return c.cfg.HostBlocks > 0 }
-
-func (c *Cache) writesBack() bool { return c.hasHost() && c.cfg.Write == WriteBack }

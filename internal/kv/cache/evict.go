@@ -1,90 +1,136 @@
 package cache
 
 import (
+	"slices"
+
 	"larder/internal/kv"
+	"larder/internal/kv/pool"
 	"larder/internal/kv/prefix"
 )
 
-// take gets n block numbers of a tier, evicting just what is missing. ErrNoRoom: no number was taken, though blocks
-// may have been evicted or stores ordered that will make room.
+// take leases n block numbers of a tier, evicting just what is missing, and only if that is enough. With ErrNoRoom
+// nothing was evicted, though under write-back stores may have been ordered that will make room.
 func (c *Cache) take(t kv.Tier, n int) ([]kv.BlockID, error) {
-	for c.pools[t].Free() < n {
-		if !c.evict(t, n-c.pools[t].Free()) {
+	if n > c.pools[t].Total() {
+		return nil, ErrNoRoom
+	}
+	for {
+		short := n - c.pools[t].Free() - c.index.Spare(t)
+		if short <= 0 {
+			break
+		}
+		if t != kv.Device || !c.writesBack() || !c.save(short-c.saving) {
 			return nil, ErrNoRoom
 		}
 	}
-	ids, _ := c.pools[t].Take(make([]kv.BlockID, 0, n), n) // enough are free
+	for c.pools[t].Free() < n {
+		c.stats[t].EvictedBlocks++
+		c.drop(c.index.Victim(t), t)
+	}
+	ids, _ := c.pools[t].Take(make([]kv.BlockID, 0, n), n) // so many are free
 	return ids, nil
 }
 
-// evict frees one block of tier t, of missing that are wanted. It says false when none can be freed now.
-func (c *Cache) evict(t kv.Tier, missing int) bool {
-	for {
-		e := c.index.Victim(t)
-		if e == nil {
-			return false
-		}
-		if t == kv.Device && c.writesBack() && e.At[kv.Host].State == prefix.Absent {
-			if c.leaving >= missing {
-				return false
-			}
-			if c.storeUpwards(e, missing) {
-				continue // its block comes free when the store is done; another may be free of one
-			}
-		}
-		c.stats[t].EvictedBlocks++
-		c.drop(e, t)
-		return true
-	}
-}
-
-// storeUpwards orders the stores of e and of what it continues, as many as are wanted: a chain would otherwise leave
-// the device one store after another, since leaves go first.
-func (c *Cache) storeUpwards(e *prefix.Entry, missing int) bool {
-	if !c.store(e, evicting) {
-		return false
-	}
-	for p := e.Parent; p != nil && c.leaving < missing; p = p.Parent {
-		if p.Pinned(kv.Device) || p.At[kv.Device].State != prefix.Here || p.At[kv.Host].State != prefix.Absent || !c.store(p, evicting) {
+// save orders stores of n blocks that the device can give up once the host has them. It says true when some turned out
+// not to need one: there is more room at once.
+func (c *Cache) save(n int) bool {
+	surrendered := false
+	for n > 0 {
+		leaf := c.index.Unsaved()
+		if leaf == nil {
 			break
 		}
-	}
-	return true
-}
-
-// drop takes e out of tier t. What is in no tier any more is forgotten, and with it all that continues it: without its
-// head a tail is of no use.
-func (c *Cache) drop(e *prefix.Entry, t kv.Tier) {
-	c.pools[t].Give(e.At[t].Block)
-	c.index.Set(e, t, prefix.Place{})
-	c.forgetIfGone(e)
-}
-
-func (c *Cache) forgetIfGone(e *prefix.Entry) {
-	for t := range kv.NumTiers {
-		if e.At[t].State != prefix.Absent {
-			return
+		chain := c.unsavedChain(leaf, n)
+		stored := c.store(chain, saving)
+		n -= stored
+		if stored > 0 {
+			continue
 		}
+		if c.Pending() > 0 {
+			break // the host is full of blocks that moves use
+		}
+		c.index.Surrender(leaf) // the host can never take it
+		surrendered = true
+		n--
 	}
+	return surrendered
+}
+
+// unsavedChain is what can leave the device with the leaf: it and what it continues, n blocks at most, in the order of
+// the tokens, so that they are stored as one run. One store after another would let a chain go as slowly, since leaves
+// go first.
+func (c *Cache) unsavedChain(leaf *prefix.Entry, n int) []*prefix.Entry {
+	chain := []*prefix.Entry{leaf}
+	for p := leaf.Parent; p != nil && len(chain) < n; p = p.Parent {
+		if p.Fork(kv.Device) || p.Pins(kv.Device) > 0 || p.At[kv.Device].State != prefix.Here || p.At[kv.Host].State != prefix.Absent {
+			break
+		}
+		chain = append(chain, p)
+	}
+	slices.Reverse(chain)
+	return chain
+}
+
+// drop takes e, which nobody uses, out of tier t. What is in no tier any more is forgotten, and with it all that
+// continues it: without its head a tail is of no use.
+func (c *Cache) drop(e *prefix.Entry, t kv.Tier) {
+	c.pools[t].Evict(e.At[t].Block)
+	c.set(e, t, prefix.Place{})
+	if e.At[kv.Device].State == prefix.Absent && e.At[kv.Host].State == prefix.Absent {
+		c.forget(e, t)
+	}
+}
+
+// forget makes e, of which tier t had the last copy, unknown, and drops what continues it.
+func (c *Cache) forget(e *prefix.Entry, t kv.Tier) {
 	for len(e.Kids()) > 0 {
 		c.dropAll(e.Kids()[0])
 	}
-	c.stats[kv.Device].DroppedBlocks++
+	c.stats[t].DroppedBlocks++
 	c.index.Forget(e)
 }
 
-// dropAll takes e and what continues it out of every tier. Nothing of it may be pinned.
+// dropAll takes e and what continues it, which nobody uses, out of every tier.
 func (c *Cache) dropAll(e *prefix.Entry) {
 	for len(e.Kids()) > 0 {
 		c.dropAll(e.Kids()[0])
 	}
-	places := e.At
+	last := kv.Device
 	for t := range kv.NumTiers {
-		if places[t].State != prefix.Absent {
-			c.pools[t].Give(places[t].Block)
-			c.index.Set(e, t, prefix.Place{})
+		if e.At[t].State != prefix.Absent {
+			c.pools[t].Evict(e.At[t].Block)
+			c.set(e, t, prefix.Place{})
+			last = t
 		}
 	}
-	c.stats[kv.Device].DroppedBlocks++
+	c.stats[last].DroppedBlocks++
 	c.index.Forget(e)
+}
+
+// set says what tier t has of e, and tells the tier's pool whether somebody uses it.
+func (c *Cache) set(e *prefix.Entry, t kv.Tier, p prefix.Place) {
+	c.index.Set(e, t, p)
+	c.tell(e, t)
+}
+
+// pin keeps e's block of tier t, if there is one, from eviction.
+func (c *Cache) pin(e *prefix.Entry, t kv.Tier) {
+	c.index.Pin(e, t)
+	c.tell(e, t)
+}
+
+func (c *Cache) unpin(e *prefix.Entry, t kv.Tier) {
+	c.index.Unpin(e, t)
+	c.tell(e, t)
+}
+
+func (c *Cache) tell(e *prefix.Entry, t kv.Tier) {
+	p := e.At[t]
+	if p.State == prefix.Absent {
+		return
+	}
+	inUse := p.State == prefix.Coming || e.Pins(t) > 0
+	if inUse != (c.pools[t].State(p.Block) == pool.Leased) {
+		c.pools[t].Use(p.Block, inUse)
+	}
 }

@@ -1,7 +1,7 @@
 package cache
 
 import (
-	"fmt"
+	"slices"
 
 	"larder/internal/kv"
 	"larder/internal/kv/prefix"
@@ -11,49 +11,45 @@ import (
 // pinned. The rest are its own until Commit publishes them.
 type Lease struct {
 	c      *Cache
-	key    kv.Key          // of the last block that is named, or the root
-	parent *prefix.Entry   // the entry of that block
-	named  int             // blocks whose key is known: those that hold whole committed blocks
-	shared []*prefix.Entry // by block; nil where the block is the lease's own. As long as blocks.
+	salt   string
+	named  int             // blocks that are shared; those from here on are its own
+	shared []*prefix.Entry // of the first named blocks
 	blocks []kv.BlockID
 	valid  int
-	loads  int // outstanding
-	hit    Hit
+	loads  int       // outstanding
+	hit    []kv.Tier // of each block that was granted by Open: which tier had it
+	used   bool      // computed on
 	closed bool
 }
 
 // Open starts a sequence: pins the longest hit, reserves device blocks for what of it only the host has (maxLoad
-// tokens at most), and orders the loads. With ErrNoRoom nothing is held.
+// tokens at most), and orders the loads. If another lease waits for the same block, one load serves both. With
+// ErrNoRoom nothing is held.
 func (c *Cache) Open(salt string, tokens []int32, maxLoad int) (*Lease, error) {
 	found := c.worthLoading(c.match(salt, tokens, len(tokens)-1), maxLoad)
-	l := &Lease{c: c, key: kv.RootKey(c.cfg.Fingerprint, salt)}
+	var missing []*prefix.Entry
 	for _, e := range found {
-		c.index.Pin(e, kv.Device)
-		c.index.Pin(e, kv.Host)
-	}
-	missing := 0
-	for _, e := range found {
+		c.pin(e, kv.Device)
 		if e.At[kv.Device].State == prefix.Absent {
-			missing++
+			c.pin(e, kv.Host) // so that making room cannot take it
+			missing = append(missing, e)
 		}
 	}
-	ids, err := c.take(kv.Device, missing)
+	ids, err := c.take(kv.Device, len(missing))
+	l := &Lease{c: c, salt: salt}
 	if err == nil {
-		l.hit = c.hit(found)
 		l.adopt(found, ids)
 	}
-	for _, e := range found {
-		c.index.Unpin(e, kv.Host)
-		if err != nil {
-			c.index.Unpin(e, kv.Device)
-		}
+	for _, e := range missing {
+		c.unpin(e, kv.Host)
 	}
 	if err != nil {
+		for _, e := range slices.Backward(found) {
+			c.unpin(e, kv.Device)
+		}
 		return nil, err
 	}
-	c.leases++
-	c.stats[kv.Device].HitTokens += uint64(l.hit.Device)
-	c.stats[kv.Host].HitTokens += uint64(l.hit.Host)
+	c.leases[l] = struct{}{}
 	return l, nil
 }
 
@@ -70,116 +66,75 @@ func (c *Cache) worthLoading(found []*prefix.Entry, maxLoad int) []*prefix.Entry
 	return found
 }
 
-// adopt makes found the lease's first blocks and orders the loads into ids.
+// adopt makes found, which is pinned, the lease's first blocks and orders the loads into ids.
 func (l *Lease) adopt(found []*prefix.Entry, ids []kv.BlockID) {
-	c := l.c
-	for _, e := range found {
-		switch e.At[kv.Device].State {
-		case prefix.Absent:
-			f := c.load(e, ids[0])
-			ids = ids[1:]
-			f.waiters = append(f.waiters, l)
-			l.loads++
-		case prefix.Coming:
-			f := c.loadOf(e)
-			f.waiters = append(f.waiters, l)
-			l.loads++
-		}
-		l.shared = append(l.shared, e)
-		l.blocks = append(l.blocks, e.At[kv.Device].Block)
-		l.key, l.parent = e.Key, e
-		c.index.Touch(e, true)
-		if c.cfg.Write == WriteThroughSelective && c.hasHost() && e.At[kv.Host].State == prefix.Absent {
-			c.store(e, storing)
-		}
-	}
+	l.shared = found
 	l.named = len(found)
-	l.valid = len(found) * c.cfg.Layout.BlockTokens
-}
-
-// loadOf finds the load under way of e.
-func (c *Cache) loadOf(e *prefix.Entry) *flight {
-	for _, f := range c.flights {
-		if f.entry == e && f.why == loading {
-			return f
+	l.valid = len(found) * l.c.cfg.Layout.BlockTokens
+	l.blocks = make([]kv.BlockID, 0, len(found)+1)
+	l.hit = make([]kv.Tier, 0, len(found))
+	for _, e := range found {
+		tier := kv.Device
+		if e.At[kv.Device].State != prefix.Here {
+			tier = kv.Host
+			f := l.c.loads[e]
+			if f == nil {
+				f = l.c.order(e, loading, ids[0])
+				ids = ids[1:]
+			}
+			f.waiters = append(f.waiters, l)
+			l.loads++
 		}
+		l.hit = append(l.hit, tier)
+		l.blocks = append(l.blocks, e.At[kv.Device].Block)
 	}
-	panic("kv/cache: a block is coming to the device without a load")
 }
 
 // lose gives up all blocks from e on, because e's load failed: they are no hit, and must be computed. The lease then
 // owns fewer blocks than it did; Extend gets others.
 func (l *Lease) lose(e *prefix.Entry) {
-	if l.closed {
-		return
-	}
-	for i, s := range l.shared {
-		if s == e {
-			n := l.c.cfg.Layout.BlockTokens
-			for _, gone := range l.shared[i:] {
-				if gone != nil {
-					l.unhit(gone, n)
-				}
-			}
-			l.truncate(i)
-			return
-		}
-	}
-}
-
-// unhit takes one block out of what was granted.
-func (l *Lease) unhit(e *prefix.Entry, n int) {
-	if l.hit.Host >= n {
-		l.hit.Host -= n
-	} else {
-		l.hit.Device -= n
+	if i := slices.Index(l.shared, e); i >= 0 {
+		l.truncate(i)
 	}
 }
 
 // truncate keeps the first n blocks.
 func (l *Lease) truncate(n int) {
 	for i := len(l.blocks) - 1; i >= n; i-- {
-		if e := l.shared[i]; e != nil {
-			l.leave(e)
-			l.c.index.Unpin(e, kv.Device)
-		} else {
+		if i >= l.named {
 			l.c.pools[kv.Device].Give(l.blocks[i])
-			l.c.private--
+			continue
 		}
+		l.leave(l.shared[i])
+		l.c.unpin(l.shared[i], kv.Device)
 	}
-	l.blocks, l.shared = l.blocks[:n], l.shared[:n]
+	l.blocks = l.blocks[:n]
 	l.named = min(l.named, n)
+	l.shared = l.shared[:l.named]
+	l.hit = l.hit[:min(len(l.hit), n)]
 	l.valid = min(l.valid, n*l.c.cfg.Layout.BlockTokens)
-	l.parent = nil
-	if n > 0 {
-		l.parent = l.shared[n-1]
-	}
-	if l.parent != nil {
-		l.key = l.parent.Key
-	}
 }
 
 // leave stops waiting for e's load.
 func (l *Lease) leave(e *prefix.Entry) {
-	if e.At[kv.Device].State != prefix.Coming {
+	f := l.c.loads[e]
+	if f == nil {
 		return
 	}
-	for _, f := range l.c.flights {
-		if f.entry != e || f.why != loading {
-			continue
-		}
-		for i, w := range f.waiters {
-			if w == l {
-				f.waiters = append(f.waiters[:i:i], f.waiters[i+1:]...)
-				l.loads--
-				return
-			}
-		}
+	if i := slices.Index(f.waiters, l); i >= 0 {
+		f.waiters = slices.Delete(f.waiters, i, i+1)
+		l.loads--
 	}
 }
 
 // Hit is what was granted at Open, less what failed to load.
-func (l *Lease) Hit() Hit { return l.hit }
+func (l *Lease) Hit() Hit {
+	var n [kv.NumTiers]int
+	for _, t := range l.hit {
+		n[t] += l.c.cfg.Layout.BlockTokens
+	}
+	return Hit{Device: n[kv.Device], Host: n[kv.Host]}
+}
 
 // Ready says that no load of this lease is outstanding.
 func (l *Lease) Ready() bool { return l.loads == 0 }
@@ -187,7 +142,8 @@ func (l *Lease) Ready() bool { return l.loads == 0 }
 // Valid is how many tokens have their KV on the device; it means something when Ready.
 func (l *Lease) Valid() int { return l.valid }
 
-// Blocks are the device blocks in token order; valid until the next Extend, Commit or Close.
+// Blocks are the device blocks in token order; valid until the next Extend, Commit or Close, and, while the lease is
+// not Ready, Done. The caller must not change them.
 func (l *Lease) Blocks() []kv.BlockID { return l.blocks }
 
 // Extend owns device blocks for tokens [0, n). ErrNoRoom changes nothing of the lease.
@@ -204,76 +160,21 @@ func (l *Lease) Extend(n int) error {
 		return err
 	}
 	l.blocks = append(l.blocks, ids...)
-	l.shared = append(l.shared, make([]*prefix.Entry, more)...)
-	l.c.private += more
 	return nil
 }
 
-// Commit says that KV of seq[:n] is written on the device, seq being the whole sequence so far. Every block that is
-// full now becomes known, and goes to the host as the write policy says.
-func (l *Lease) Commit(seq []int32, n int) {
-	if n < l.valid || n > len(seq) || l.c.cfg.Layout.Blocks(n) > len(l.blocks) {
-		panic(fmt.Sprintf("kv/cache: commit of %d tokens; %d were valid, %d known, %d blocks held", n, l.valid, len(seq), len(l.blocks)))
-	}
-	l.valid = n
-	if l.c.cfg.NoPrefix {
-		return
-	}
-	bt := l.c.cfg.Layout.BlockTokens
-	for ; (l.named+1)*bt <= n; l.named++ {
-		tokens := seq[l.named*bt : (l.named+1)*bt]
-		l.key = l.key.Child(tokens)
-		if !l.publish(l.named, tokens) {
-			return // an ancestor is unknown or its key is another's: from here on nothing can be named
-		}
-	}
-}
-
-// publish makes the lease's block i known, or takes the known block of the same content instead.
-func (l *Lease) publish(i int, tokens []int32) bool {
-	c := l.c
-	if i > 0 && l.parent == nil {
-		return false
-	}
-	e := c.index.Find(l.key, l.parent, tokens)
-	if e == nil {
-		if e = c.index.Add(l.key, l.parent, tokens); e == nil {
-			l.parent = nil
-			return false
-		}
-	}
-	l.parent = e
-	switch e.At[kv.Device].State {
-	case prefix.Coming: // keep the own copy: the other one cannot be read yet, and what continues it would hang in the air
-		l.parent = nil
-		return false
-	case prefix.Here:
-		c.pools[kv.Device].Give(l.blocks[i])
-		l.blocks[i] = e.At[kv.Device].Block
-	case prefix.Absent:
-		c.index.Set(e, kv.Device, prefix.Place{Block: l.blocks[i], State: prefix.Here})
-	}
-	c.private--
-	c.index.Pin(e, kv.Device)
-	l.shared[i] = e
-	c.index.Touch(e, false)
-	if c.cfg.Write == WriteThrough && c.hasHost() && e.At[kv.Host].State == prefix.Absent {
-		c.store(e, storing)
-	}
-	return true
-}
-
-// Close gives everything back. What is published stays cached.
+// Close gives everything back. What is published stays cached; loads that are under way go on, and what they bring is
+// cached. No pass over the lease's blocks may be under way. Closing again does nothing.
 func (l *Lease) Close() {
 	if l.closed {
 		return
 	}
-	for _, e := range l.shared {
-		if e != nil {
+	if l.used {
+		for _, e := range l.shared {
 			l.c.index.Touch(e, false)
 		}
 	}
 	l.truncate(0)
 	l.closed = true
-	l.c.leases--
+	delete(l.c.leases, l)
 }

@@ -11,9 +11,9 @@ import (
 type purpose uint8
 
 const (
-	loading  purpose = iota // host to device
-	storing                 // device to host, and the device keeps its copy
-	evicting                // device to host, and then the device's copy goes
+	loading purpose = iota // host to device
+	storing                // device to host
+	saving                 // the same, because the device wants to give the block up
 )
 
 // flight is a move that was ordered and not reported done. It pins its source; its destination is Coming.
@@ -23,34 +23,48 @@ type flight struct {
 	waiters []*Lease // of a load
 }
 
-// load orders e's copy to the device block dst.
-func (c *Cache) load(e *prefix.Entry, dst kv.BlockID) *flight {
-	c.index.Set(e, kv.Device, prefix.Place{Block: dst, State: prefix.Coming})
-	return c.order(e, loading, kv.Host, kv.Device)
+func (f *flight) ends() (from, to kv.Tier) {
+	if f.why == loading {
+		return kv.Host, kv.Device
+	}
+	return kv.Device, kv.Host
 }
 
-// store orders e's copy to the host, if the host has or can make room for it.
-func (c *Cache) store(e *prefix.Entry, why purpose) bool {
-	c.index.Pin(e, kv.Device) // before room is made: the host's victim may not be what this continues
-	ids, err := c.take(kv.Host, 1)
-	c.index.Unpin(e, kv.Device)
-	if err != nil || e.At[kv.Host].State != prefix.Absent {
-		return false
+// store orders copies to the host of as many of list as the host can make room for, from the first on, and says how
+// many. None of them may be in the host.
+func (c *Cache) store(list []*prefix.Entry, why purpose) int {
+	for _, e := range list { // so that making room cannot take what they continue
+		c.pin(e, kv.Device)
 	}
-	c.index.Set(e, kv.Host, prefix.Place{Block: ids[0], State: prefix.Coming})
-	c.order(e, why, kv.Device, kv.Host)
-	if why == evicting {
-		c.leaving++
+	n := min(len(list), c.pools[kv.Host].Free()+c.index.Spare(kv.Host))
+	ids, err := c.take(kv.Host, n)
+	for i := range ids {
+		c.order(list[i], why, ids[i])
 	}
-	return true
+	for _, e := range list {
+		c.unpin(e, kv.Device)
+	}
+	if err != nil {
+		panic("kv/cache: the host cannot give what it has to spare")
+	}
+	return n
 }
 
-func (c *Cache) order(e *prefix.Entry, why purpose, from, to kv.Tier) *flight {
+// order orders one move of e into block dst, which is leased.
+func (c *Cache) order(e *prefix.Entry, why purpose, dst kv.BlockID) *flight {
 	c.lastID++
 	f := &flight{entry: e, why: why}
-	c.index.Pin(e, from)
+	from, to := f.ends()
+	c.pin(e, from)
+	c.set(e, to, prefix.Place{Block: dst, State: prefix.Coming})
 	c.flights[c.lastID] = f
-	c.orders = append(c.orders, kv.Move{ID: c.lastID, From: from, To: to, Src: e.At[from].Block, Dst: e.At[to].Block})
+	switch why {
+	case loading:
+		c.loads[e] = f
+	case saving:
+		c.saving++
+	}
+	c.orders = append(c.orders, kv.Move{ID: c.lastID, From: from, To: to, Src: e.At[from].Block, Dst: dst})
 	return f
 }
 
@@ -73,6 +87,7 @@ func (c *Cache) Done(id kv.MoveID, err error) {
 	}
 	delete(c.flights, id)
 	if f.why == loading {
+		delete(c.loads, f.entry)
 		c.loaded(f, err)
 	} else {
 		c.stored(f, err)
@@ -81,55 +96,42 @@ func (c *Cache) Done(id kv.MoveID, err error) {
 
 func (c *Cache) loaded(f *flight, err error) {
 	e := f.entry
-	at := e.At[kv.Device]
+	at := e.At[kv.Device].Block
 	if err == nil {
-		at.State = prefix.Here
-		c.index.Set(e, kv.Device, at)
+		c.set(e, kv.Device, prefix.Place{Block: at, State: prefix.Here})
 		c.stats[kv.Host].LoadedBlocks++
 	} else {
 		c.stats[kv.Host].FailedLoads++
 	}
-	c.index.Unpin(e, kv.Host)
 	for _, l := range f.waiters {
 		l.loads--
 		if err != nil {
 			l.lose(e)
 		}
 	}
-	if err != nil { // nobody of the waiters holds it any more, and nobody else could
-		c.pools[kv.Device].Give(at.Block)
-		c.index.Set(e, kv.Device, prefix.Place{})
+	if err != nil { // nobody holds the block any more: all who did were waiting for it
+		c.set(e, kv.Device, prefix.Place{})
+		c.pools[kv.Device].Give(at)
 	}
+	c.unpin(e, kv.Host)
 }
 
 func (c *Cache) stored(f *flight, err error) {
 	e := f.entry
-	at := e.At[kv.Host]
-	if f.why == evicting {
-		c.leaving--
+	at := e.At[kv.Host].Block
+	if f.why == saving {
+		c.saving--
 	}
-	c.index.Unpin(e, kv.Device)
-	if err != nil {
+	if err == nil {
+		c.set(e, kv.Host, prefix.Place{Block: at, State: prefix.Here})
+		c.stats[kv.Host].StoredBlocks++
+	} else {
 		c.stats[kv.Host].FailedStores++
-		c.pools[kv.Host].Give(at.Block)
-		c.index.Set(e, kv.Host, prefix.Place{})
-		if f.why == evicting { // its content is lost: waiting for a store that may never succeed would wedge the tier
-			c.vacated(e)
+		c.set(e, kv.Host, prefix.Place{})
+		c.pools[kv.Host].Give(at)
+		if f.why == saving { // waiting for a store that may never succeed would wedge the tier
+			c.index.Surrender(e)
 		}
-		return
 	}
-	at.State = prefix.Here
-	c.index.Set(e, kv.Host, at)
-	c.stats[kv.Host].StoredBlocks++
-	if f.why == evicting {
-		c.vacated(e)
-	}
-}
-
-// vacated drops the device's copy of what was stored to be evicted, unless it has found a use meanwhile.
-func (c *Cache) vacated(e *prefix.Entry) {
-	if !e.Pinned(kv.Device) && e.Leaf(kv.Device) {
-		c.stats[kv.Device].EvictedBlocks++
-		c.drop(e, kv.Device)
-	}
+	c.unpin(e, kv.Device)
 }

@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"larder/internal/kv"
 	"larder/internal/kv/prefix"
@@ -25,18 +26,16 @@ const (
 // returns nil when all is so, ErrMoving while moves are under way, ErrNotCached when a block is in no tier, ErrInUse
 // when a lease holds one, ErrNoRoom when the tier cannot hold them.
 func (c *Cache) Place(salt string, tokens []int32, to Placement) error {
-	all := c.cfg.Layout.BlockTokens
+	all := len(tokens) / c.cfg.Layout.BlockTokens
 	found := c.match(salt, tokens, len(tokens))
 	if to == Nowhere {
 		return c.placeNowhere(found)
 	}
-	if len(found) < len(tokens)/all {
-		for _, e := range found {
-			if moving(e) {
-				return ErrMoving
-			}
+	if len(found) < all {
+		if slices.ContainsFunc(found, moving) { // what fails to arrive may be what is missing
+			return ErrMoving
 		}
-		return fmt.Errorf("%w: %d of %d blocks are known", ErrNotCached, len(found), len(tokens)/all)
+		return fmt.Errorf("%w: %d of %d blocks are known", ErrNotCached, len(found), all)
 	}
 	keep, leave := kv.Device, kv.Host
 	if to == OnlyHost {
@@ -74,7 +73,7 @@ func idle(e *prefix.Entry) error {
 	var walk func(*prefix.Entry)
 	walk = func(e *prefix.Entry) {
 		moves = moves || moving(e)
-		used = used || e.Pinned(kv.Device) || e.Pinned(kv.Host)
+		used = used || e.Pins(kv.Device) > 0 || e.Pins(kv.Host) > 0
 		for _, k := range e.Kids() {
 			walk(k)
 		}
@@ -89,46 +88,37 @@ func idle(e *prefix.Entry) error {
 	return nil
 }
 
-// bring orders the moves that are missing for all of found to be in tier t.
+// bring orders the moves that are missing for all of found to be in tier t: all of them, or none.
 func (c *Cache) bring(found []*prefix.Entry, t kv.Tier) error {
-	for _, e := range found { // none of them makes room for another
-		c.index.Pin(e, kv.Device)
-		c.index.Pin(e, kv.Host)
+	why := loading
+	if t == kv.Host {
+		why = storing
 	}
-	defer func() {
-		for _, e := range found {
-			c.index.Unpin(e, kv.Device)
-			c.index.Unpin(e, kv.Host)
-		}
-	}()
+	var missing []*prefix.Entry
 	waiting := false
 	for _, e := range found {
-		switch e.At[t].State {
-		case prefix.Here:
-			continue
-		case prefix.Coming:
-			waiting = true
-			continue
+		for t := range kv.NumTiers { // none of them makes room for another
+			c.pin(e, t)
 		}
-		ids, err := c.take(t, 1)
-		if err != nil {
-			if waiting || c.Pending() > 0 {
-				return ErrMoving
-			}
-			return ErrNoRoom
+		waiting = waiting || e.At[t].State == prefix.Coming
+		if e.At[t].State == prefix.Absent {
+			missing = append(missing, e)
 		}
-		waiting = true
-		if t == kv.Device {
-			c.load(e, ids[0])
-			continue
-		}
-		c.index.Set(e, kv.Host, prefix.Place{Block: ids[0], State: prefix.Coming})
-		c.order(e, storing, kv.Device, kv.Host)
 	}
-	if waiting {
+	ids, err := c.take(t, len(missing))
+	for i := range ids {
+		c.order(missing[i], why, ids[i])
+	}
+	for _, e := range slices.Backward(found) {
+		for t := range kv.NumTiers {
+			c.unpin(e, t)
+		}
+	}
+	switch {
+	case waiting, len(ids) > 0, err != nil && c.Pending() > 0:
 		return ErrMoving
 	}
-	return nil
+	return err
 }
 
 // vacate takes found, which are all in the other tier, and what continues them, out of tier t.
@@ -141,8 +131,7 @@ func (c *Cache) vacate(found []*prefix.Entry, t kv.Tier) error {
 	}
 	var out func(e *prefix.Entry)
 	out = func(e *prefix.Entry) {
-		kids := append([]*prefix.Entry(nil), e.Kids()...)
-		for _, k := range kids {
+		for _, k := range slices.Clone(e.Kids()) {
 			out(k)
 		}
 		if e.At[t].State == prefix.Here {
@@ -174,8 +163,8 @@ func (c *Cache) Residency(salt string, tokens []int32) (device, host, both, miss
 
 // Flush empties every tier. It fails with ErrInUse while a lease lives or a move is under way.
 func (c *Cache) Flush() error {
-	if c.leases > 0 || c.Pending() > 0 {
-		return fmt.Errorf("%w: %d leases, %d moves", ErrInUse, c.leases, c.Pending())
+	if len(c.leases) > 0 || c.Pending() > 0 {
+		return fmt.Errorf("%w: %d leases, %d moves", ErrInUse, len(c.leases), c.Pending())
 	}
 	var heads []*prefix.Entry
 	c.index.Each(func(e *prefix.Entry) {

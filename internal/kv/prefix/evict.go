@@ -7,14 +7,15 @@ import (
 	"larder/internal/kv"
 )
 
-// Policy orders what may be evicted: the entry with the least rank goes first. This is the place to change which
-// cached block goes; that leaves go before what they continue is not the policy's business.
+// Policy orders what may be evicted. This is the place to change which cached block goes: write a Policy and name it
+// in PolicyNamed. That leaves go before what they continue is not the policy's business.
 type Policy interface {
-	// Less says whether a goes before b. use is the logical time of the last use, hits the uses after the first.
+	// Less says whether a goes before b. It must be a strict order that depends on nothing else.
 	Less(a, b Usage) bool
 }
 
-// Usage is what a policy may look at.
+// Usage is what a policy may look at: the logical time of the last use (never the same for two blocks), and the number
+// of uses after the first.
 type Usage struct{ Use, Hits uint64 }
 
 // LRU evicts what was used least recently.
@@ -23,7 +24,7 @@ type LRU struct{}
 // Less implements Policy.
 func (LRU) Less(a, b Usage) bool { return a.Use < b.Use }
 
-// LFU evicts what was hit least often, the older first.
+// LFU evicts what was hit least often, the least recently used of those first.
 type LFU struct{}
 
 // Less implements Policy.
@@ -34,7 +35,8 @@ func (LFU) Less(a, b Usage) bool {
 	return a.Use < b.Use
 }
 
-// SLRU evicts what was used only once or twice first, least recently used first within each of the two segments.
+// SLRU evicts what was hit less than twice before what was hit more often; least recently used first within each of
+// these two segments.
 type SLRU struct{}
 
 // protectedHits is from how many hits on an entry is in the protected segment.
@@ -61,63 +63,67 @@ func PolicyNamed(name string) (Policy, error) {
 	return nil, fmt.Errorf("eviction policy %q: there are lru, lfu and slru", name)
 }
 
-// evictable says whether tier t may give e's block up now: it is there, nobody uses it, and nothing in the tier
-// continues it.
-func (e *Entry) evictable(t kv.Tier) bool {
-	return e.At[t].State == Here && e.pins[t] == 0 && e.in[t] == 0
-}
+// The queues: what each tier could give up at once, and what the device could give up once it is saved.
+const (
+	toSave    = int(kv.NumTiers)
+	numQueues = toSave + 1
+)
 
-// evictable is the heap of one tier's entries that may go, the first to go on top.
-type evictable struct {
-	tier   kv.Tier
+// queue is a heap of entries, the first to go on top.
+type queue struct {
+	at     int // which queue this is
 	policy Policy
 	list   []*Entry
 }
 
-func (h *evictable) Len() int { return len(h.list) }
+func (q *queue) Len() int { return len(q.list) }
 
-func (h *evictable) Less(i, j int) bool {
-	a, b := h.list[i], h.list[j]
-	return h.policy.Less(Usage{a.use, a.hits}, Usage{b.use, b.hits})
+func (q *queue) Less(i, j int) bool {
+	a, b := q.list[i], q.list[j]
+	return q.policy.Less(Usage{a.use, a.hits}, Usage{b.use, b.hits})
 }
 
-func (h *evictable) Swap(i, j int) {
-	h.list[i], h.list[j] = h.list[j], h.list[i]
-	h.list[i].heap[h.tier], h.list[j].heap[h.tier] = i+1, j+1
+func (q *queue) Swap(i, j int) {
+	q.list[i], q.list[j] = q.list[j], q.list[i]
+	q.list[i].spot[q.at], q.list[j].spot[q.at] = int32(i+1), int32(j+1)
 }
 
 // Push implements heap.Interface.
-func (h *evictable) Push(x any) {
+func (q *queue) Push(x any) {
 	e := x.(*Entry)
-	h.list = append(h.list, e)
-	e.heap[h.tier] = len(h.list)
+	q.list = append(q.list, e)
+	e.spot[q.at] = int32(len(q.list))
 }
 
 // Pop implements heap.Interface.
-func (h *evictable) Pop() any {
-	e := h.list[len(h.list)-1]
-	h.list[len(h.list)-1] = nil
-	h.list = h.list[:len(h.list)-1]
-	e.heap[h.tier] = 0
+func (q *queue) Pop() any {
+	e := q.list[len(q.list)-1]
+	q.list[len(q.list)-1] = nil
+	q.list = q.list[:len(q.list)-1]
+	e.spot[q.at] = 0
 	return e
 }
 
-// update puts e where it belongs after any change.
-func (h *evictable) update(e *Entry) {
-	at := e.heap[h.tier] - 1
-	switch may := e.evictable(h.tier); {
-	case may && at < 0:
-		heap.Push(h, e)
-	case may:
-		heap.Fix(h, at)
-	case at >= 0:
-		heap.Remove(h, at)
+// want puts e into the queue or takes it out.
+func (q *queue) want(e *Entry, in bool) {
+	switch at := e.spot[q.at]; {
+	case in && at == 0:
+		heap.Push(q, e)
+	case !in && at > 0:
+		heap.Remove(q, int(at-1))
 	}
 }
 
-func (h *evictable) first() *Entry {
-	if len(h.list) == 0 {
+// moved puts e, if it is in the queue, where its usage says.
+func (q *queue) moved(e *Entry) {
+	if at := e.spot[q.at]; at > 0 {
+		heap.Fix(q, int(at-1))
+	}
+}
+
+func (q *queue) first() *Entry {
+	if len(q.list) == 0 {
 		return nil
 	}
-	return h.list[0]
+	return q.list[0]
 }

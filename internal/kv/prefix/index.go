@@ -1,13 +1,13 @@
-// Package prefix is the index of known blocks: which content is known, what its prefix is, and in which tiers it
-// lies. It holds no bytes, hands out no block numbers and orders nothing; package cache does with the answers what its
-// policy says. Time is a counter: the index reads no clock.
+// Package prefix is the index of known blocks: which content is known, what its prefix is, in which tiers it lies, who
+// uses it, and which block a tier gives up next. It holds no bytes, hands out no block numbers and orders nothing;
+// package cache does with the answers what its policy says. Time is a counter: the index reads no clock.
 //
-// Invariant 3 lives here: a known block's ancestors are known, and within a tier leaves go first, so a prefix never
-// loses its head before its tail.
+// Start at Index. evict.go is the place to change which block goes; standing.go is how the index knows at once what
+// can go. Invariant 3 lives here: a known block's ancestors are known, and within a tier leaves go first, so a prefix
+// never loses its head before its tail.
 package prefix
 
 import (
-	"fmt"
 	"slices"
 
 	"larder/internal/kv"
@@ -36,39 +36,46 @@ type Entry struct {
 	Parent *Entry // nil for a prompt's first block
 	At     [kv.NumTiers]Place
 
-	kids []*Entry
-	in   [kv.NumTiers]int // kids that are not Absent there
-	pins [kv.NumTiers]int
-	heap [kv.NumTiers]int // place in the tier's heap + 1; 0: not evictable
-	use  uint64
-	hits uint64
+	kids    []*Entry
+	nth     int // of the parent's kids
+	pins    [kv.NumTiers]int32
+	kin     kin
+	now     standing         // what the index has counted of it
+	spot    [numQueues]int32 // place in each queue + 1; 0: not in it
+	use     uint64
+	hits    uint64
+	unsaved bool // Surrender was called: it may leave the device although the host has it not
 }
 
-// Hits counts uses after the first.
-func (e *Entry) Hits() uint64 { return e.hits }
+// Pins counts who uses the entry's block of tier t.
+func (e *Entry) Pins(t kv.Tier) int { return int(e.pins[t]) }
 
 // Leaf says whether nothing in tier t continues the entry.
-func (e *Entry) Leaf(t kv.Tier) bool { return e.in[t] == 0 }
+func (e *Entry) Leaf(t kv.Tier) bool { return e.kin.in[t] == 0 }
 
-// Pinned says whether somebody uses the entry's block of tier t.
-func (e *Entry) Pinned(t kv.Tier) bool { return e.pins[t] > 0 }
+// Fork says whether more than one block of tier t continues the entry.
+func (e *Entry) Fork(t kv.Tier) bool { return e.kin.in[t] > 1 }
 
 // Kids are the known blocks that continue the prefix; the caller must not change the slice.
 func (e *Entry) Kids() []*Entry { return e.kids }
 
-// Index is all known blocks. For one goroutine.
+// Index is all known blocks. For one goroutine. Every change takes O(log n), but for the few that change what the
+// whole chain above a block may do; those are paid for by the change that will undo them.
 type Index struct {
-	known map[kv.Key]*Entry
-	heaps [kv.NumTiers]evictable
-	idle  [kv.NumTiers]int
-	clock uint64
+	known     map[kv.Key]*Entry
+	saveFirst bool
+	queues    [numQueues]queue
+	idle      [kv.NumTiers]int
+	spare     [kv.NumTiers]int
+	clock     uint64
 }
 
-// New is an empty index that evicts by policy.
-func New(policy Policy) *Index {
-	ix := &Index{known: map[kv.Key]*Entry{}}
-	for t := range ix.heaps {
-		ix.heaps[t] = evictable{tier: kv.Tier(t), policy: policy}
+// New is an empty index that evicts by policy. With saveFirst, the device gives a block up only when the host has it
+// (write-back); see Unsaved.
+func New(policy Policy, saveFirst bool) *Index {
+	ix := &Index{known: map[kv.Key]*Entry{}, saveFirst: saveFirst}
+	for i := range ix.queues {
+		ix.queues[i] = queue{at: i, policy: policy}
 	}
 	return ix
 }
@@ -77,7 +84,7 @@ func New(policy Policy) *Index {
 func (ix *Index) Len() int { return len(ix.known) }
 
 // Find is the entry of key whose prefix is parent and whose tokens are these; nil when it is not known. The tokens
-// decide: a key alone is not identity.
+// decide: a key alone is not identity (invariant 5).
 func (ix *Index) Find(key kv.Key, parent *Entry, tokens []int32) *Entry {
 	e := ix.known[key]
 	if e == nil || e.Parent != parent || !slices.Equal(e.Tokens, tokens) {
@@ -94,6 +101,7 @@ func (ix *Index) Add(key kv.Key, parent *Entry, tokens []int32) *Entry {
 	e := &Entry{Key: key, Tokens: slices.Clone(tokens), Parent: parent}
 	ix.known[key] = e
 	if parent != nil {
+		e.nth = len(parent.kids)
 		parent.kids = append(parent.kids, e)
 	}
 	ix.clock++
@@ -103,21 +111,14 @@ func (ix *Index) Add(key kv.Key, parent *Entry, tokens []int32) *Entry {
 
 // Set says what tier t has of e from now on.
 func (ix *Index) Set(e *Entry, t kv.Tier, p Place) {
-	was := e.At[t].State != Absent
-	ix.recount(e, t, func() { e.At[t] = p })
-	if is := p.State != Absent; was != is && e.Parent != nil {
-		if is {
-			e.Parent.in[t]++
-		} else {
-			e.Parent.in[t]--
-		}
-		ix.heaps[t].update(e.Parent)
-	}
+	e.At[t] = p
+	ix.settle(e)
 }
 
 // Pin keeps e's block of tier t from eviction until Unpin.
 func (ix *Index) Pin(e *Entry, t kv.Tier) {
-	ix.recount(e, t, func() { e.pins[t]++ })
+	e.pins[t]++
+	ix.settle(e)
 }
 
 // Unpin undoes one Pin.
@@ -125,55 +126,45 @@ func (ix *Index) Unpin(e *Entry, t kv.Tier) {
 	if e.pins[t] == 0 {
 		panic("kv/prefix: a block is unpinned more often than pinned")
 	}
-	ix.recount(e, t, func() { e.pins[t]-- })
+	e.pins[t]--
+	ix.settle(e)
 }
 
-// Touch notes a use of e.
+// Touch notes a use of e; a hit is a use of what was there before.
 func (ix *Index) Touch(e *Entry, hit bool) {
 	ix.clock++
 	e.use = ix.clock
 	if hit {
 		e.hits++
 	}
-	for t := range ix.heaps {
-		ix.heaps[t].update(e)
+	for i := range ix.queues {
+		ix.queues[i].moved(e)
+	}
+	if e.unsaved {
+		e.unsaved = false
+		ix.settle(e)
 	}
 }
 
-// Victim is the entry that tier t gives up next; nil when all of it is pinned.
-func (ix *Index) Victim(t kv.Tier) *Entry { return ix.heaps[t].first() }
-
-// Idle counts tier t's blocks that nobody uses. All of them can be had, leaves first.
-func (ix *Index) Idle(t kv.Tier) int { return ix.idle[t] }
-
-// recount keeps idle true around a change of e.
-func (ix *Index) recount(e *Entry, t kv.Tier, change func()) {
-	was := e.isIdle(t)
-	change()
-	if is := e.isIdle(t); is && !was {
-		ix.idle[t]++
-	} else if was && !is {
-		ix.idle[t]--
-	}
-	ix.heaps[t].update(e)
+// Surrender lets the device give e up although the host has it not, because saving it failed. A use takes that back.
+func (ix *Index) Surrender(e *Entry) {
+	e.unsaved = true
+	ix.settle(e)
 }
-
-func (e *Entry) isIdle(t kv.Tier) bool { return e.At[t].State == Here && e.pins[t] == 0 }
 
 // Forget makes e unknown. It must be in no tier and without kids.
 func (ix *Index) Forget(e *Entry) {
-	for t := range e.At {
-		if e.At[t].State != Absent {
-			panic("kv/prefix: a block is forgotten while a tier holds it")
-		}
+	if e.now != (standing{}) {
+		panic("kv/prefix: a block is forgotten while a tier holds it")
 	}
 	if len(e.kids) > 0 {
 		panic("kv/prefix: a block is forgotten before those that continue it")
 	}
 	delete(ix.known, e.Key)
 	if p := e.Parent; p != nil {
-		i := slices.Index(p.kids, e)
-		p.kids[i] = p.kids[len(p.kids)-1]
+		last := p.kids[len(p.kids)-1]
+		p.kids[e.nth], last.nth = last, e.nth
+		p.kids[len(p.kids)-1] = nil
 		p.kids = p.kids[:len(p.kids)-1]
 	}
 }
@@ -183,38 +174,4 @@ func (ix *Index) Each(f func(*Entry)) {
 	for _, e := range ix.known {
 		f(e)
 	}
-}
-
-// Check walks the index and names what is broken.
-func (ix *Index) Check() error {
-	var idle [kv.NumTiers]int
-	for key, e := range ix.known {
-		if e.Key != key {
-			return fmt.Errorf("kv/prefix: %x stands under %x", e.Key, key)
-		}
-		if e.Parent != nil && ix.known[e.Parent.Key] != e.Parent {
-			return fmt.Errorf("kv/prefix: %x is known but its parent is not", key)
-		}
-		for t := range kv.NumTiers {
-			if e.isIdle(t) {
-				idle[t]++
-			}
-			in := 0
-			for _, k := range e.kids {
-				if k.At[t].State != Absent {
-					in++
-				}
-			}
-			if in != e.in[t] {
-				return fmt.Errorf("kv/prefix: %x has %d kids in the %v tier, %d are counted", key, in, t, e.in[t])
-			}
-			if want := e.evictable(t); want != (e.heap[t] > 0) {
-				return fmt.Errorf("kv/prefix: %x: evictable from %v is %v, in the heap %v", key, t, want, !want)
-			}
-		}
-	}
-	if idle != ix.idle {
-		return fmt.Errorf("kv/prefix: idle blocks by tier are %v, %v are counted", idle, ix.idle)
-	}
-	return nil
 }
