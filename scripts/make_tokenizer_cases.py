@@ -34,7 +34,7 @@ PATTERN = (
 HAND = [
     "", " ", "  ", "\n", "\r\n", "\r", "\t", "a", " a", "  a", "a ", "a  ", "a\n", "a \n b", "a\n\n\nb", "a \r\n \r\n b",
     "Hello, world!", "The quick brown fox jumps over the lazy dog.", "don't can't I'll we've they're he'd I'm it's",
-    "DON'T I'LL WE'VE THEY'RE HE'D I'M IT'S", "'s't're", "'S", "'\u017f", "'\u017fabc", "x'\u017fabc", "it'\u017f a", "'\u017fab", "a\u1c89b", "'\ufb06",
+    "DON'T I'LL WE'VE THEY'RE HE'D I'M IT'S", "'s't're", "'S", "'\u017f", "'\u017fabc", "x'\u017fabc", "it'\u017f a", "'\u017fab", "'llqz", "a\u1c89b", "'\ufb06",
     "'llama 'reason 'very 'term 'state 'day 'mean 'LLAMA", "'sabc 'tabc 'reabc 'Veabc 'lLabc 'dabc 'mabc", "''s", "'' 's", "' s", "'r e", "'l", "'r", "'v", "'", "l'l'll",
     "1234567890", "3.14159", "a1b2c3", "\u0663\u0661\u0664", "\u2167 \u00bd \u3289", "1\u0301",
     "你好，世界！", "今天天气很好。我们去公园吧？", "日本語のテキスト、カタカナ。", "한국어 텍스트입니다.", "\u1112\u1161\u11ab\u1100\u1173\u11af",
@@ -164,8 +164,8 @@ def train_tiny():
     tok.pre_tokenizer = pre_tokenizers.Sequence([split, level])
     tok.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     tok.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
-    # Words that make two details of the pattern visible in ids: '\u017f is cut off like 's, and U+1C89 (Unicode 16) is a letter.
-    details = "\u017fab x\u017fab a\u1c89b xa\u1c89b " * 40
+    # Words that make details of the pattern visible in ids: 'll and '\u017f are cut off like 's, and U+1C89 (Unicode 16) is a letter.
+    details = "\u017fab x\u017fab a\u1c89b xa\u1c89b llqz xllqz " * 40
     trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tok.train_from_iterator([" ".join(WORDS * 2), " ".join(HAND), "aaaaaaaa        \n\n\n\n" * 4, "".join(ALPHABETS) * 2, details], trainer)
     for content in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"):
