@@ -26,6 +26,7 @@ var Imports = map[string][]string{
 
 	// Doers.
 	"device/cpu":        {"arch", "device", "device/cpu/...", "kv", "sample"},
+	"device/cuda":       {"arch", "device", "kv", "sample"},
 	"device/devicetest": {"arch", "device", "kv", "sample"},
 	"kv/xfer":           {"device", "kv"},
 	"model":             {"arch", "device", "kv", "safetensors"},

@@ -1,0 +1,105 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"larder/internal/device"
+)
+
+type placeParams struct {
+	qkv, q, pool               uintptr
+	qNorm, kNorm, cosine, sine uintptr
+	tables, at                 uintptr
+	ld, ldq                    int64
+	block, layer, head, value  int64
+	heads, kvHeads, dim, shift int32
+	eps                        float32
+}
+
+type placeArgs struct{ P placeParams }
+
+type attendParams struct {
+	q, out, pool, tables, tiles uintptr
+	ld                          int64
+	block, layer, head, value   int64
+	heads, kvHeads, dim, shift  int32
+	scale                       float32
+}
+
+type attendArgs struct{ P attendParams }
+
+func attendName(dim, rows int) string { return fmt.Sprintf("attend_%d_%d", dim, rows) }
+
+// kernelDim is the head size that a kernel is made for: the smallest that holds dim.
+func kernelDim(dim int) int {
+	n := 16
+	for n < dim {
+		n *= 2
+	}
+	return n
+}
+
+// Attention implements device.Compute.
+func (c *compute) Attention(layer int, w *device.AttentionWeights) {
+	c.do(func() error {
+		for lo := 0; lo < c.count; lo += passRows {
+			if err := c.project(layer, w, lo, min(passRows, c.count-lo)); err != nil {
+				return err
+			}
+		}
+		if err := c.attend(layer); err != nil {
+			return err
+		}
+		return c.multiply("add", product{a: c.mixed.ptr, lda: c.headsPitch(), w: w.O.(*matrix), c: c.hidden.ptr, ldc: c.hiddenPitch(), m: c.count})
+	})
+}
+
+// project makes Q, K and V of n rows from row lo on; K and V go to the pool.
+func (c *compute) project(layer int, w *device.AttentionWeights, lo, n int) error {
+	l, cfg := &c.spec.Layout, c.cfg
+	const warps = 4
+	all := cfg.NumHeads + 2*cfg.NumKVHeads
+	return errors.Join(
+		c.norm(c.in, 0, w.Norm, lo, n),
+		c.multiply("store", product{a: c.in.ptr, lda: c.inPitch(), w: w.QKV.(*matrix), c: c.out.ptr, ldc: c.outPitch(), m: n}),
+		launch(c.dev, c.stream.handle, "place_heads", n, (all+warps-1)/warps, warps*32, &placeArgs{placeParams{
+			qkv: c.out.ptr, q: c.heads.ptr + uintptr(int64(lo)*c.headsPitch()*2), pool: c.pool.ptr,
+			qNorm: w.QNorm.(*vector).b.ptr, kNorm: w.KNorm.(*vector).b.ptr, cosine: c.cosine.ptr, sine: c.sine.ptr,
+			tables: c.plan.tables(), at: c.plan.rows() + uintptr(lo*8), ld: c.outPitch(), ldq: c.headsPitch(),
+			block: l.BlockBytes(), layer: int64(layer) * l.LayerBytes(), head: l.HeadBytes(), value: int64(l.KVHeads) * l.HeadBytes(),
+			heads: int32(cfg.NumHeads), kvHeads: int32(cfg.NumKVHeads), dim: int32(cfg.HeadDim), shift: int32(bits.TrailingZeros(uint(l.BlockTokens))),
+			eps: cfg.RMSNormEps}}))
+}
+
+// attend runs attention over all tiles, wide and narrow.
+func (c *compute) attend(layer int) error {
+	l, cfg := &c.spec.Layout, c.cfg
+	args := attendArgs{attendParams{
+		q: c.heads.ptr, out: c.mixed.ptr, pool: c.pool.ptr, tables: c.plan.tables(), ld: c.headsPitch(),
+		block: l.BlockBytes(), layer: int64(layer) * l.LayerBytes(), head: l.HeadBytes(), value: int64(l.KVHeads) * l.HeadBytes(),
+		heads: int32(cfg.NumHeads), kvHeads: int32(cfg.NumKVHeads), dim: int32(cfg.HeadDim), shift: int32(bits.TrailingZeros(uint(l.BlockTokens))),
+		scale: float32(math.Log2E / math.Sqrt(float64(cfg.HeadDim)))}}
+	dim := kernelDim(cfg.HeadDim)
+	wide, narrow := args, args
+	wide.P.tiles, narrow.P.tiles = c.plan.far.b.ptr+uintptr(c.plan.wideAt), c.plan.far.b.ptr+uintptr(c.plan.narrowAt)
+	return errors.Join(c.attendTiles(attendName(dim, wideRows), c.plan.wide, wideRows*2, &wide),
+		c.attendTiles(attendName(dim, narrowRows), c.plan.narrow, narrowRows*2, &narrow))
+}
+
+// mostTiles is how many tiles one launch takes: the grid's second side is limited.
+const mostTiles = 65535
+
+func (c *compute) attendTiles(name string, tiles, threads int, args *attendArgs) error {
+	for tiles > 0 {
+		n := min(tiles, mostTiles)
+		if err := launch(c.dev, c.stream.handle, name, c.cfg.NumKVHeads, n, threads, args); err != nil {
+			return err
+		}
+		args.P.tiles += uintptr(n) * 16
+		tiles -= n
+	}
+	return nil
+}

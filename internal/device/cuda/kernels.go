@@ -1,0 +1,171 @@
+package cuda
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+//go:embed kernels
+var files embed.FS
+
+// source is one file of kernels.
+type source struct{ name, text string }
+
+// prelude is the header that all sources include.
+var prelude = mustRead("kernels/prelude.cuh")
+
+func mustRead(name string) string {
+	text, err := files.ReadFile(name)
+	if err != nil {
+		panic(err) // embedded: it is there
+	}
+	return string(text)
+}
+
+// sources are all files of kernels, by name.
+func sources() []source {
+	list, err := files.ReadDir("kernels")
+	if err != nil {
+		panic(err) // embedded: it is there
+	}
+	var out []source
+	for _, f := range list {
+		if path.Ext(f.Name()) == ".cu" {
+			out = append(out, source{f.Name(), mustRead("kernels/" + f.Name())})
+		}
+	}
+	return out
+}
+
+// target is what to compile for on a GPU of a compute capability: 9.0 has instructions that only sm_90a names.
+func target(major, minor int) (string, error) {
+	switch {
+	case major < 8:
+		return "", fmt.Errorf("cuda: the GPU has compute capability %d.%d, 8.0 at least is needed", major, minor)
+	case major == 9 && minor == 0:
+		return "sm_90a", nil
+	}
+	return fmt.Sprintf("sm_%d%d", major, minor), nil
+}
+
+// kernel is a function on the device and where the fields of its arguments lie.
+type kernel struct {
+	name    string
+	fn      uintptr
+	shared  int // dynamic shared memory in bytes
+	offsets []uintptr
+}
+
+// load compiles all sources, in parallel, and loads them.
+func (d *Device) load(cfg *Config) error {
+	list := sources()
+	codes, errs := make([][]byte, len(list)), make([]error, len(list))
+	open := sync.OnceValues(func() (*nvrtc, error) { return openCompiler(cfg.LibraryPath) })
+	var wait sync.WaitGroup
+	for i, src := range list {
+		wait.Go(func() { codes[i], errs[i] = cubin(src, d.target, cfg.CacheDir, open) })
+	}
+	wait.Wait()
+	for i := range list {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		var module uintptr
+		err := d.drv.call("cuModuleLoadData of "+list[i].name, d.drv.moduleLoad, uintptr(unsafe.Pointer(&module)), uintptr(unsafe.Pointer(&codes[i][0])))
+		if err != nil {
+			return err
+		}
+		d.modules = append(d.modules, module)
+	}
+	return d.findKernels()
+}
+
+// kernelArgs are all kernels and the arguments of each, as a struct of the same layout.
+func kernelArgs() map[string]any {
+	all := map[string]any{
+		"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},
+		"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "read_all": readArgs{},
+		"router": routerArgs{}, "choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
+		"cut_tiles": cutArgs{}, "sort_pairs": sortArgs{},
+	}
+	for _, size := range []int{16, 64, 128} {
+		for _, what := range []string{"store", "add", "swiglu", "scatter"} {
+			all[gemmName(what, size)] = gemmArgs{}
+		}
+	}
+	for _, dim := range []int{16, 32, 64, 128} {
+		all[attendName(dim, 16)], all[attendName(dim, 128)] = attendArgs{}, attendArgs{}
+	}
+	return all
+}
+
+// sharedBytes is how much dynamic shared memory a kernel takes.
+func sharedBytes(name string) int {
+	var a, b int
+	var what string
+	if n, _ := fmt.Sscanf(strings.NewReplacer("_", " ").Replace(name), "gemm %s %d", &what, &a); n == 2 {
+		switch a {
+		case 16:
+			return 4 * (16 + 64) * 128
+		default:
+			return 3 * (a + 128) * 128
+		}
+	}
+	if n, _ := fmt.Sscanf(name, "attend_%d_%d", &a, &b); n == 2 {
+		return 2 * 2 * 64 * a * 2
+	}
+	return 0
+}
+
+func (d *Device) findKernels() error {
+	d.kernels = map[string]*kernel{}
+	for name, args := range kernelArgs() {
+		k := &kernel{name: name, shared: sharedBytes(name)}
+		t := reflect.TypeOf(args)
+		for i := range t.NumField() {
+			k.offsets = append(k.offsets, t.Field(i).Offset)
+		}
+		if err := d.findKernel(k); err != nil {
+			return err
+		}
+		d.kernels[name] = k
+	}
+	return nil
+}
+
+func (d *Device) findKernel(k *kernel) error {
+	name := cBytes(k.name)
+	var err error
+	for _, module := range d.modules {
+		if err = d.drv.call("cuModuleGetFunction of "+k.name, d.drv.moduleFunction, uintptr(unsafe.Pointer(&k.fn)), module, uintptr(unsafe.Pointer(&name[0]))); err == nil {
+			break
+		}
+	}
+	const maxDynamicShared = 8
+	if err == nil && k.shared > 48<<10 {
+		err = d.drv.call("cuFuncSetAttribute of "+k.name, d.drv.funcAttribute, k.fn, maxDynamicShared, uintptr(k.shared))
+	}
+	return err
+}
+
+// launch queues a kernel. args is a struct whose fields are the kernel's parameters.
+func launch[T any](d *Device, stream uintptr, name string, gridX, gridY, threads int, args *T) error {
+	if gridX == 0 || gridY == 0 {
+		return nil
+	}
+	k := d.kernels[name]
+	params := make([]unsafe.Pointer, len(k.offsets))
+	for i, off := range k.offsets {
+		params[i] = unsafe.Add(unsafe.Pointer(args), off)
+	}
+	err := d.drv.call(name, d.drv.launchKernel, k.fn, uintptr(gridX), uintptr(gridY), 1, uintptr(threads), 1, 1, uintptr(k.shared), stream,
+		uintptr(unsafe.Pointer(&params[0])), 0)
+	runtime.KeepAlive(args)
+	return err
+}

@@ -1,0 +1,210 @@
+// Paged causal attention with an online softmax (Milakov and Gimelshein 2018; Dao 2023) on tensor cores.
+//
+// A block takes a tile of query rows of one KV head: row r is query head r % group of the group, token r / group. It
+// walks the keys from position 0 in tiles of 64, so what a row becomes depends on its own keys alone: a tile that a row
+// does not see changes nothing in it, and how rows share a block does not matter.
+#include "prelude.cuh"
+
+struct Attend {
+    const u16 *q; // [rows][heads][dim], pitch ld
+    u16 *out;     // the same shape
+    const char *pool;
+    const int *tables;  // block numbers of all sequences
+    const int4 *tiles;  // {row of the first token, its position, tokens, where its sequence's blocks start in tables}
+    i64 ld;
+    i64 block, layer, head, value; // bytes: of a block; to the layer; of one head's K; from K to V
+    int heads, kv_heads, dim, shift; // a block has 1 << shift tokens
+    float scale;                     // log2(e) / sqrt(dim)
+};
+
+const int KEYS = 64;
+
+// piece is where 16 bytes of a row lie, swizzled so that ldmatrix meets no bank twice.
+template <int DP> DEV u32 piece(int r, int c) {
+    const int x = DP >= 64 ? r & 7 : DP == 32 ? r >> 1 & 3 : r >> 2 & 1;
+    return r * (DP * 2) + ((c ^ x) << 4);
+}
+
+// power is 2^x; 0 for -inf, 1 for 0.
+DEV float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+template <int DP, int WARPS> struct Flash {
+    static const int TILE = KEYS * DP * 2, PIECES = DP / 8, STEPS = DP / 16, NT = DP / 8;
+
+    const Attend &p;
+    unsigned char *mem;
+    u32 smem;
+    int4 t;
+    int group, kvh, total;
+
+    __device__ __forceinline__ Flash(const Attend &a, unsigned char *s) : p(a), mem(s), smem(smem_addr(s)) {
+        t = p.tiles[blockIdx.y];
+        kvh = blockIdx.x;
+        group = p.heads / p.kv_heads;
+        total = t.y + t.z; // keys that the last row sees
+    }
+
+    __device__ __forceinline__ const char *slot(int pos) {
+        const i64 b = p.tables[t.w + (pos >> p.shift)];
+        return p.pool + b * p.block + p.layer + kvh * p.head + (i64)(pos & ((1 << p.shift) - 1)) * p.dim * 2;
+    }
+
+    // load starts the copy of keys and values from position k0 on. What lies past the last is zero.
+    __device__ __forceinline__ void load(int stage, int k0) {
+        const u32 at = stage * 2 * TILE;
+        if (p.dim % 8 == 0) {
+            for (int i = threadIdx.x; i < KEYS * PIECES; i += WARPS * 32) {
+                const int r = i / PIECES, c = i % PIECES;
+                const bool ok = k0 + r < total && c * 8 < p.dim;
+                const char *src = ok ? slot(k0 + r) + c * 16 : p.pool;
+                copy16(smem + at + piece<DP>(r, c), src, ok);
+                copy16(smem + at + TILE + piece<DP>(r, c), ok ? src + p.value : src, ok);
+            }
+        } else {
+            for (int i = threadIdx.x; i < KEYS * DP; i += WARPS * 32) {
+                const int r = i / DP, d = i % DP;
+                const bool ok = k0 + r < total && d < p.dim;
+                const u16 *src = (const u16 *)(ok ? slot(k0 + r) : p.pool);
+                const u32 off = at + piece<DP>(r, d / 8) + d % 8 * 2;
+                *(u16 *)(mem + off) = ok ? src[d] : 0;
+                *(u16 *)(mem + off + TILE) = ok ? src[p.value / 2 + d] : 0;
+            }
+        }
+        copy_commit();
+    }
+
+    // query reads two neighbouring elements of a query row.
+    __device__ __forceinline__ u32 query(int r, int d) {
+        const int token = r / group;
+        if (token >= t.z || d >= p.dim) return 0;
+        const u16 *q = p.q + (i64)(t.x + token) * p.ld + (i64)(kvh * group + r % group) * p.dim + d;
+        return (u32)q[0] | (d + 1 < p.dim ? (u32)q[1] << 16 : 0);
+    }
+
+    __device__ __forceinline__ void scores(float (&s)[8][4], const u32 (&q)[STEPS][4], int stage) {
+        const int lane = threadIdx.x & 31, m = lane >> 3, r = lane & 7;
+        const u32 at = smem + stage * 2 * TILE;
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                u32 b[4];
+                load4(b, at + piece<DP>(j * 16 + (m >> 1) * 8 + r, k * 2 + (m & 1)));
+                mma(s[2 * j], q[k], b[0], b[1]);
+                mma(s[2 * j + 1], q[k], b[2], b[3]);
+            }
+    }
+
+    // softmax turns scores into weights relative to the running maximum and returns by how much that shrank. seen is how
+    // many of the tile's keys the row sees; h says which of the two rows of a thread it is.
+    __device__ __forceinline__ float softmax(float (&s)[8][4], int h, int seen, float &top, float &sum) {
+        const int lane = threadIdx.x & 31;
+        float high = top;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float &v = s[j][h * 2 + e];
+                v = j * 8 + lane % 4 * 2 + e < seen ? v * p.scale : -INFINITY_F;
+                high = fmaxf(high, v);
+            }
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
+        const float shrink = power(top - high);
+        float part = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float &v = s[j][h * 2 + e];
+                v = power(v - high);
+                part += v;
+            }
+        sum = sum * shrink + part;
+        top = high;
+        return shrink;
+    }
+
+    __device__ __forceinline__ void weigh(float (&o)[NT][4], float (&s)[8][4], int stage) {
+        const int lane = threadIdx.x & 31, m = lane >> 3, r = lane & 7;
+        const u32 at = smem + stage * 2 * TILE + TILE;
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++) {
+            const u32 a[4] = {pack2(s[2 * k][0], s[2 * k][1]), pack2(s[2 * k][2], s[2 * k][3]),
+                              pack2(s[2 * k + 1][0], s[2 * k + 1][1]), pack2(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+            for (int j = 0; j < NT / 2; j++) {
+                u32 b[4];
+                load4_transposed(b, at + piece<DP>(k * 16 + (m & 1) * 8 + r, j * 2 + (m >> 1)));
+                mma(o[2 * j], a, b[0], b[1]);
+                mma(o[2 * j + 1], a, b[2], b[3]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void write(const float (&o)[NT][4], int h, int r, float sum) {
+        const int token = r / group, lane = threadIdx.x & 31;
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (token >= t.z) return;
+        u16 *out = p.out + (i64)(t.x + token) * p.ld + (i64)(kvh * group + r % group) * p.dim;
+        const float inv = 1 / sum;
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            const int d = j * 8 + lane % 4 * 2;
+            if (d < p.dim) out[d] = to_bf16(o[j][h * 2] * inv);
+            if (d + 1 < p.dim) out[d + 1] = to_bf16(o[j][h * 2 + 1] * inv);
+        }
+    }
+
+    __device__ __forceinline__ void run() {
+        const int lane = threadIdx.x & 31, r0 = threadIdx.x / 32 * 16 + lane / 4, r1 = r0 + 8;
+        u32 q[STEPS][4];
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            const int d = k * 16 + lane % 4 * 2;
+            q[k][0] = query(r0, d), q[k][1] = query(r1, d), q[k][2] = query(r0, d + 8), q[k][3] = query(r1, d + 8);
+        }
+        float o[NT][4] = {}, top[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {};
+        const int last0 = t.y + r0 / group + 1, last1 = t.y + r1 / group + 1; // keys that each row sees
+        load(0, 0);
+        for (int k0 = 0, stage = 0; k0 < total; k0 += KEYS, stage ^= 1) {
+            __syncthreads(); // all are done with the other stage
+            if (k0 + KEYS < total) {
+                load(stage ^ 1, k0 + KEYS);
+                copy_wait<1>();
+            } else {
+                copy_wait<0>();
+            }
+            __syncthreads();
+            float s[8][4] = {};
+            scores(s, q, stage);
+            const float f0 = softmax(s, 0, last0 - k0, top[0], sum[0]), f1 = softmax(s, 1, last1 - k0, top[1], sum[1]);
+#pragma unroll
+            for (int j = 0; j < NT; j++) o[j][0] *= f0, o[j][1] *= f0, o[j][2] *= f1, o[j][3] *= f1;
+            weigh(o, s, stage);
+        }
+        write(o, 0, r0, sum[0]);
+        write(o, 1, r1, sum[1]);
+    }
+};
+
+#define ATTEND(DP, WARPS, ROWS)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32) attend_##DP##_##ROWS(const Attend p) {                     \
+        extern __shared__ __align__(128) unsigned char smem[];                                                          \
+        Flash<DP, WARPS> f(p, smem);                                                                                    \
+        f.run();                                                                                                        \
+    }
+
+ATTEND(16, 1, 16)
+ATTEND(16, 8, 128)
+ATTEND(32, 1, 16)
+ATTEND(32, 8, 128)
+ATTEND(64, 1, 16)
+ATTEND(64, 8, 128)
+ATTEND(128, 1, 16)
+ATTEND(128, 8, 128)

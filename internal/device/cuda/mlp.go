@@ -1,0 +1,166 @@
+package cuda
+
+import (
+	"errors"
+
+	"larder/internal/device"
+)
+
+// moeScratch is the routing of up to passRows rows and the experts' answers. A pair is row * visits + rank.
+type moeScratch struct {
+	router  *buffer // fp32 [rows][experts]
+	chosen  *buffer // int32 [pairs]
+	weight  *buffer // fp32 [pairs]
+	count   *buffer // int32 [experts]
+	start   *buffer // int32 [experts]
+	order   *buffer // int32 [pairs]: the pairs sorted by expert
+	tiles   *buffer // int4
+	cut     *buffer // int32: how many tiles
+	act     *buffer // bf16 [pairs][intermediate up to 8], sorted
+	answers *buffer // fp32 [pairs][hiddenPitch]
+}
+
+// width is the widest intermediate times visits of a row, and the most experts that a row visits.
+func (c *compute) visits() int {
+	return max(c.cfg.NumExpertsPerToken*min(c.cfg.NumExperts, 1), 1)
+}
+
+func (c *compute) moeBuffers(rows int64) []struct {
+	to *(*buffer)
+	n  int64
+} {
+	m, pairs, experts := &c.moe, rows*int64(c.visits()), int64(max(c.cfg.NumExperts, 1))
+	act := max(rows*int64(pad8(c.cfg.IntermediateSize)), pairs*int64(pad8(c.cfg.MoEIntermediateSize)))
+	return []struct {
+		to *(*buffer)
+		n  int64
+	}{
+		{&m.router, rows * experts * 4}, {&m.chosen, pairs * 4}, {&m.weight, pairs * 4}, {&m.count, experts * 4}, {&m.start, experts * 4},
+		{&m.order, pairs * 4}, {&m.tiles, (pairs/16 + experts + 1) * 16}, {&m.cut, 4}, {&m.act, act * 2}, {&m.answers, pairs * c.hiddenPitch() * 4},
+	}
+}
+
+type routerArgs struct {
+	logits  uintptr
+	ldl     int64
+	x       uintptr
+	ldx     int64
+	w       uintptr
+	ldw     int64
+	m, n, k int32
+}
+
+type chooseArgs struct {
+	chosen, weight, logits    uintptr
+	ld                        int64
+	rows, experts, visits, re int32
+}
+
+type oneExpertArgs struct {
+	chosen, weight uintptr
+	rows           int32
+}
+
+type countArgs struct {
+	count, chosen  uintptr
+	pairs, experts int32
+}
+
+type cutArgs struct {
+	start, tiles, tileCount, count uintptr
+	experts, size                  int32
+}
+
+type sortArgs struct {
+	order, start, chosen uintptr
+	pairs, experts       int32
+}
+
+type combineArgs struct {
+	x         uintptr
+	ldx       int64
+	answers   uintptr
+	lda       int64
+	weight    uintptr
+	visits, n int32
+}
+
+// MLP implements device.Compute.
+func (c *compute) MLP(w *device.MLPWeights) {
+	c.do(func() error {
+		for lo := 0; lo < c.count; lo += passRows {
+			if err := c.mlp(w, lo, min(passRows, c.count-lo)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
+	e := w.Experts.(*experts)
+	visits, exact := 1, uintptr(0)
+	if w.Router != nil {
+		visits, exact = c.cfg.NumExpertsPerToken, c.exact.ptr
+	}
+	if err := c.norm(c.in, exact, w.Norm, lo, n); err != nil {
+		return err
+	}
+	if err := c.route(w, n); err != nil {
+		return err
+	}
+	size := tileRows(n * visits / e.n)
+	if err := c.sortPairs(n*visits, e.n, size); err != nil {
+		return err
+	}
+	if err := c.runExperts(e, n*visits, visits, size); err != nil {
+		return err
+	}
+	return launch(c.dev, c.stream.handle, "combine", n, 1, 256, &combineArgs{c.hidden.ptr + uintptr(int64(lo)*c.hiddenPitch()*4), c.hiddenPitch(),
+		c.moe.answers.ptr, c.hiddenPitch(), c.moe.weight.ptr, int32(visits), int32(c.cfg.HiddenSize)})
+}
+
+// route picks each row's experts.
+func (c *compute) route(w *device.MLPWeights, n int) error {
+	d, s, m := c.dev, c.stream.handle, &c.moe
+	if w.Router == nil {
+		return launch(d, s, "one_expert", (n+255)/256, 1, 256, &oneExpertArgs{m.chosen.ptr, m.weight.ptr, int32(n)})
+	}
+	r := w.Router.(*matrix)
+	re := int32(0)
+	if c.cfg.NormTopKProb {
+		re = 1
+	}
+	return errors.Join(
+		launch(d, s, "router", (n+31)/32, (r.n+63)/64, 128, &routerArgs{m.router.ptr, int64(r.n), c.exact.ptr, c.hiddenPitch(), r.b.ptr, int64(r.ld), int32(n), int32(r.n), int32(r.k)}),
+		launch(d, s, "choose", (n+7)/8, 1, 256, &chooseArgs{m.chosen.ptr, m.weight.ptr, m.router.ptr, int64(r.n), int32(n), int32(r.n), int32(c.cfg.NumExpertsPerToken), re}))
+}
+
+// sortPairs sorts the pairs by expert and cuts them into tiles.
+func (c *compute) sortPairs(pairs, experts, size int) error {
+	d, s, m := c.dev, c.stream.handle, &c.moe
+	const threads = 512
+	blocks := (pairs + threads - 1) / threads
+	return errors.Join(
+		d.drv.call("cuMemsetD8Async", d.drv.setAsync, m.count.ptr, 0, uintptr(experts*4), s),
+		launch(d, s, "count_pairs", blocks, 1, threads, &countArgs{m.count.ptr, m.chosen.ptr, int32(pairs), int32(experts)}),
+		launch(d, s, "cut_tiles", 1, 1, 256, &cutArgs{m.start.ptr, m.tiles.ptr, m.cut.ptr, m.count.ptr, int32(experts), int32(size)}),
+		launch(d, s, "sort_pairs", blocks, 1, threads, &sortArgs{m.order.ptr, m.start.ptr, m.chosen.ptr, int32(pairs), int32(experts)}))
+}
+
+// runExperts takes the sorted pairs through their experts. The grids are for the most tiles that there can be.
+func (c *compute) runExperts(e *experts, pairs, visits, size int) error {
+	d, s, m := c.dev, c.stream.handle, &c.moe
+	columns, threads := gemmShape(size)
+	tiles := min(pairs/size+e.n, pairs)
+	both, down := 2*e.innerPad, e.hidden
+	base := gemmParams{order: m.order.ptr, tiles: m.tiles.ptr, count: m.cut.ptr}
+	up, back := base, base
+	up.a, up.lda, up.w, up.ldw, up.expert = c.in.ptr, c.inPitch(), e.both.ptr, int64(e.hiddenPad), e.bothStride
+	up.c, up.ldc, up.n, up.k, up.visits = m.act.ptr, int64(e.innerPad), int32(both), int32(e.hiddenPad), int32(visits)
+	back.a, back.lda, back.w, back.ldw, back.expert = m.act.ptr, int64(e.innerPad), e.down.ptr, int64(e.innerPad), e.downStep
+	back.c, back.ldc, back.n, back.k = m.answers.ptr, c.hiddenPitch(), int32(down), int32(e.innerPad)
+	return errors.Join(
+		launch(d, s, gemmName("swiglu", size), tiles*((both+columns-1)/columns), 1, threads, &gemmArgs{up}),
+		launch(d, s, gemmName("scatter", size), tiles*((down+columns-1)/columns), 1, threads, &gemmArgs{back}))
+}

@@ -1,0 +1,169 @@
+package cuda
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// nvrtc is CUDA's run-time compiler.
+type nvrtc struct {
+	library
+	version, create, destroy, compile    uintptr
+	logSize, log, codeSize, code, errStr uintptr
+}
+
+// openCompiler opens the compiler. Its builtins are opened first, by their full path, as it looks for them by name alone.
+func openCompiler(path string) (*nvrtc, error) {
+	names := []string{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}
+	openBuiltins(path)
+	lib, err := openLibrary(path, names...)
+	if err != nil {
+		return nil, err
+	}
+	n := &nvrtc{library: lib}
+	return n, lib.symbols(map[string]*uintptr{
+		"nvrtcVersion": &n.version, "nvrtcCreateProgram": &n.create, "nvrtcDestroyProgram": &n.destroy,
+		"nvrtcCompileProgram": &n.compile, "nvrtcGetProgramLogSize": &n.logSize, "nvrtcGetProgramLog": &n.log,
+		"nvrtcGetCUBINSize": &n.codeSize, "nvrtcGetCUBIN": &n.code, "nvrtcGetErrorString": &n.errStr,
+	})
+}
+
+// openBuiltins opens the builtins beside the first compiler in the folders. Where there are none the loader finds them or
+// compiling says so.
+func openBuiltins(path string) {
+	for _, dir := range folders(path) {
+		found, err := filepath.Glob(filepath.Join(dir, "libnvrtc-builtins.so.*"))
+		if err != nil || len(found) == 0 {
+			continue
+		}
+		for _, name := range found {
+			if _, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL); err == nil {
+				return
+			}
+		}
+	}
+}
+
+//go:uintptrescapes
+func (n *nvrtc) call(what string, fn uintptr, args ...uintptr) error {
+	r, _, _ := purego.SyscallN(fn, args...)
+	if uint32(r) == 0 {
+		return nil
+	}
+	var text *byte
+	if p, _, _ := purego.SyscallN(n.errStr, r); p != 0 {
+		text = *(**byte)(unsafe.Pointer(&p))
+	}
+	if text == nil {
+		return fmt.Errorf("cuda: %s: result %d", what, uint32(r))
+	}
+	return fmt.Errorf("cuda: %s: %s", what, cString(text))
+}
+
+// release is the compiler's own version.
+func (n *nvrtc) release() (string, error) {
+	var major, minor int32
+	err := n.call("nvrtcVersion", n.version, uintptr(unsafe.Pointer(&major)), uintptr(unsafe.Pointer(&minor)))
+	return fmt.Sprintf("%d.%d", major, minor), err
+}
+
+// build compiles a source for a target such as sm_90a to machine code. The log holds the assembler's report.
+func (n *nvrtc) build(src source, target string) (code []byte, log string, err error) {
+	text, name := cBytes(src.text), cBytes(src.name)
+	header, headerName := cBytes(prelude), cBytes("prelude.cuh")
+	headers, headerNames := []*byte{&header[0]}, []*byte{&headerName[0]}
+	var prog uintptr
+	err = n.call("nvrtcCreateProgram", n.create, uintptr(unsafe.Pointer(&prog)), uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&name[0])),
+		1, uintptr(unsafe.Pointer(&headers[0])), uintptr(unsafe.Pointer(&headerNames[0])))
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() {
+		err = errors.Join(err, n.call("nvrtcDestroyProgram", n.destroy, uintptr(unsafe.Pointer(&prog))))
+	}()
+	var options []*byte
+	for _, o := range append([]string{"--gpu-architecture=" + target}, compileOptions...) {
+		options = append(options, &cBytes(o)[0])
+	}
+	failed := n.call("nvrtcCompileProgram", n.compile, prog, uintptr(len(options)), uintptr(unsafe.Pointer(&options[0])))
+	raw, err := n.bytes(prog, "nvrtcGetProgramLog", n.logSize, n.log)
+	log = strings.TrimRight(string(raw), "\x00\n")
+	if failed != nil {
+		return nil, log, fmt.Errorf("%w: %s for %s: %s", failed, src.name, target, log)
+	}
+	if err != nil {
+		return nil, log, err
+	}
+	code, err = n.bytes(prog, "nvrtcGetCUBIN", n.codeSize, n.code)
+	return code, log, err
+}
+
+var compileOptions = []string{"--std=c++17", "--ptxas-options=-v", "-default-device"}
+
+// bytes reads a result of a program.
+func (n *nvrtc) bytes(prog uintptr, what string, size, get uintptr) ([]byte, error) {
+	var length uintptr
+	if err := n.call(what+"Size", size, prog, uintptr(unsafe.Pointer(&length))); err != nil || length == 0 {
+		return nil, err
+	}
+	out := make([]byte, length)
+	return out, n.call(what, get, prog, uintptr(unsafe.Pointer(&out[0])))
+}
+
+func cBytes(s string) []byte { return append([]byte(s), 0) }
+
+// cubin gives a source's machine code from the cache, or compiles and caches it. The key covers the sources, the target,
+// the options and the compiler's version.
+func cubin(src source, target, cache string, open func() (*nvrtc, error)) ([]byte, error) {
+	n, err := open()
+	if err != nil {
+		return nil, err
+	}
+	version, err := n.release()
+	if err != nil {
+		return nil, err
+	}
+	h := sha256.New()
+	for _, s := range []string{src.name, src.text, prelude, target, strings.Join(compileOptions, " "), version} {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	path := filepath.Join(cache, hex.EncodeToString(h.Sum(nil)[:16])+".cubin")
+	if cache != "" {
+		if code, err := os.ReadFile(path); err == nil && len(code) > 0 {
+			return code, nil
+		}
+	}
+	code, _, err := n.build(src, target)
+	if err != nil || cache == "" {
+		return code, err
+	}
+	return code, store(path, code)
+}
+
+// store writes a file whole or not at all, whoever else does the same.
+func store(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("cuda: kernel cache: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "new-*")
+	if err != nil {
+		return fmt.Errorf("cuda: kernel cache: %w", err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		err = fmt.Errorf("cuda: kernel cache: %w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return err
+}
