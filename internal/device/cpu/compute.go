@@ -63,6 +63,9 @@ func (o operand) row(r int) []byte { return o.bytes[r*o.pitch : (r+1)*o.pitch] }
 
 func (c *compute) newOperand(rows, cols int) operand {
 	pitch := ((cols+1)/2*2*c.family.Size() + 63) / 64 * 64
+	if pitch%1024 == 0 { // a tile's dozen rows would share few sets of the first-level cache and drive each other out
+		pitch += 64
+	}
 	return operand{bytes: make([]byte, rows*pitch), pitch: pitch, cols: cols}
 }
 
