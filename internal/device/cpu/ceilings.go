@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"larder/internal/device"
+	"larder/internal/device/cpu/gemm"
 )
 
 // How much each ceiling works: enough to outlast a scheduling hiccup, a second or two in all.
@@ -98,7 +99,7 @@ func (d *Device) readRate() (float64, error) {
 		began := time.Now()
 		d.team.run(window, func(_, task int) {
 			task += first
-			sums[task] = sumWords(words[task*part/8 : (task+1)*part/8])
+			sums[task] = gemm.Sum(words[task*part/8 : (task+1)*part/8])
 		})
 		best = max(best, readBytes/readWindows/time.Since(began).Seconds())
 	}
@@ -108,23 +109,6 @@ func (d *Device) readRate() (float64, error) {
 		}
 	}
 	return best, nil
-}
-
-// sumWords adds eight streams at once, so that the adder is not the limit.
-func sumWords(w []uint64) uint64 {
-	var s [8]uint64
-	for ; len(w) >= 8; w = w[8:] {
-		v := (*[8]uint64)(w)
-		s[0] += v[0]
-		s[1] += v[1]
-		s[2] += v[2]
-		s[3] += v[3]
-		s[4] += v[4]
-		s[5] += v[5]
-		s[6] += v[6]
-		s[7] += v[7]
-	}
-	return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7]
 }
 
 // copyRates measures the streams as kv/xfer uses them.

@@ -182,6 +182,20 @@ func TestExp(t *testing.T) {
 	}
 }
 
+func TestSum(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	for n := range 200 {
+		x, want := make([]uint64, n), uint64(0)
+		for i := range x {
+			x[i] = rng.Uint64()
+			want += x[i]
+		}
+		if got := Sum(x); got != want {
+			t.Fatalf("%d words sum to %d, want %d", n, got, want)
+		}
+	}
+}
+
 // TestSoftmax folds rows one after another and compares with the softmax of all of them.
 func TestSoftmax(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))

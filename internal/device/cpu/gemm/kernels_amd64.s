@@ -15912,6 +15912,49 @@ TEXT ·softmaxAVX512(SB), NOSPLIT, $0-44
 	VZEROUPPER
 	RET
 
+// func sumAVX2(x *uint64, n int) uint64
+// Requires: AVX, AVX2
+TEXT ·sumAVX2(SB), NOSPLIT, $0-24
+	MOVQ  x+0(FP), AX
+	MOVQ  n+8(FP), CX
+	SHRQ  $0x05, CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+
+loop:
+	VPADDQ       (AX), Y0, Y0
+	VPADDQ       32(AX), Y1, Y1
+	VPADDQ       64(AX), Y2, Y2
+	VPADDQ       96(AX), Y3, Y3
+	VPADDQ       128(AX), Y4, Y4
+	VPADDQ       160(AX), Y5, Y5
+	VPADDQ       192(AX), Y6, Y6
+	VPADDQ       224(AX), Y7, Y7
+	ADDQ         $0x00000100, AX
+	DECQ         CX
+	JNZ          loop
+	VPADDQ       Y4, Y0, Y0
+	VPADDQ       Y5, Y1, Y1
+	VPADDQ       Y6, Y2, Y2
+	VPADDQ       Y7, Y3, Y3
+	VPADDQ       Y2, Y0, Y0
+	VPADDQ       Y3, Y1, Y1
+	VPADDQ       Y1, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPADDQ       X1, X0, X0
+	VPSRLDQ      $0x08, X0, X1
+	VPADDQ       X1, X0, X0
+	VMOVQ        X0, AX
+	MOVQ         AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
 // func expAVX2(x *float32, n int, scale float32, bias float32, table *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·expAVX2(SB), NOSPLIT, $0-32

@@ -53,3 +53,15 @@ func avx2() *Family {
 	f.weight = f.wide
 	return f
 }
+
+// Sum adds words up, as fast as they can be read.
+func Sum(x []uint64) uint64 {
+	n := 0
+	var sum uint64
+	if cpu.X86.HasAVX2 {
+		if n = len(x) / 32 * 32; n > 0 {
+			sum = sumAVX2(&x[0], n)
+		}
+	}
+	return sum + goSum(x[n:])
+}

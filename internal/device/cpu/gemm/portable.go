@@ -103,3 +103,23 @@ func goPeak(n int) {
 
 //go:noinline
 func sink(float32) {}
+
+// goSum adds eight streams at once, so that the adder is not the limit.
+func goSum(w []uint64) uint64 {
+	var s [8]uint64
+	for ; len(w) >= 8; w = w[8:] {
+		v := (*[8]uint64)(w)
+		s[0] += v[0]
+		s[1] += v[1]
+		s[2] += v[2]
+		s[3] += v[3]
+		s[4] += v[4]
+		s[5] += v[5]
+		s[6] += v[6]
+		s[7] += v[7]
+	}
+	for i, v := range w {
+		s[i] += v
+	}
+	return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7]
+}

@@ -268,6 +268,11 @@ func expAVX512(x *float32, n int, scale float32, bias float32)
 //go:noescape
 func softmaxAVX512(x *float32, seen uint64, scale float32, top *float32, sum *float32) float32
 
+// sumAVX2 adds n words; n is a multiple of 32.
+//
+//go:noescape
+func sumAVX2(x *uint64, n int) uint64
+
 // expAVX2 replaces n values x by exp(scale*x - bias); n is a multiple of 8. table is expTable.
 //
 //go:noescape

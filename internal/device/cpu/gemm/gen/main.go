@@ -34,6 +34,7 @@ func main() {
 	roundBF16()
 	exp512()
 	softmax512()
+	sum2()
 	exp2()
 	scaleAdd512()
 	scaleAdd2()
