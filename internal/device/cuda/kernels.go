@@ -72,6 +72,8 @@ func (d *Device) load(cfg *Config) error {
 		wait.Go(func() { codes[i], errs[i] = cubin(src, d.target, cfg.CacheDir, open) })
 	}
 	wait.Wait()
+	d.kernels = map[string]*kernel{}
+	all := kernelArgs()
 	for i := range list {
 		if errs[i] != nil {
 			return errs[i]
@@ -82,27 +84,36 @@ func (d *Device) load(cfg *Config) error {
 			return err
 		}
 		d.modules = append(d.modules, module)
+		if err := d.findKernels(module, all[list[i].name]); err != nil {
+			return err
+		}
 	}
-	return d.findKernels()
+	return nil
 }
 
-// kernelArgs are all kernels and the arguments of each, as a struct of the same layout.
-func kernelArgs() map[string]any {
-	all := map[string]any{
-		"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},
-		"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "read_all": readArgs{},
-		"router": routerArgs{}, "choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
-		"cut_tiles": cutArgs{}, "sort_pairs": sortArgs{},
-	}
+// kernelArgs are all kernels of each source and the arguments of each, as a struct of the same layout.
+func kernelArgs() map[string]map[string]any {
+	gemm, attention := map[string]any{}, map[string]any{}
 	for _, size := range []int{16, 64, 128} {
 		for _, what := range []string{"store", "add", "swiglu", "scatter"} {
-			all[gemmName(what, size)] = gemmArgs{}
+			gemm[gemmName(what, size)] = gemmArgs{}
 		}
 	}
 	for _, dim := range []int{16, 32, 64, 128} {
-		all[attendName(dim, 16)], all[attendName(dim, 128)] = attendArgs{}, attendArgs{}
+		attention[attendName(dim, narrowRows)], attention[attendName(dim, wideRows)] = attendArgs{}, attendArgs{}
 	}
-	return all
+	return map[string]map[string]any{
+		"attention.cu": attention,
+		"gemm.cu":      gemm,
+		"rows.cu": {
+			"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},
+			"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "read_all": readArgs{},
+		},
+		"route.cu": {
+			"router": routerArgs{}, "choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
+			"cut_tiles": cutArgs{}, "sort_pairs": sortArgs{},
+		},
+	}
 }
 
 // sharedBytes is how much dynamic shared memory a kernel takes.
@@ -123,15 +134,15 @@ func sharedBytes(name string) int {
 	return 0
 }
 
-func (d *Device) findKernels() error {
-	d.kernels = map[string]*kernel{}
-	for name, args := range kernelArgs() {
+// findKernels looks up a module's kernels.
+func (d *Device) findKernels(module uintptr, list map[string]any) error {
+	for name, args := range list {
 		k := &kernel{name: name, shared: sharedBytes(name)}
 		t := reflect.TypeOf(args)
 		for i := range t.NumField() {
 			k.offsets = append(k.offsets, t.Field(i).Offset)
 		}
-		if err := d.findKernel(k); err != nil {
+		if err := d.findKernel(module, k); err != nil {
 			return err
 		}
 		d.kernels[name] = k
@@ -139,14 +150,9 @@ func (d *Device) findKernels() error {
 	return nil
 }
 
-func (d *Device) findKernel(k *kernel) error {
+func (d *Device) findKernel(module uintptr, k *kernel) error {
 	name := cBytes(k.name)
-	var err error
-	for _, module := range d.modules {
-		if err = d.drv.call("cuModuleGetFunction of "+k.name, d.drv.moduleFunction, uintptr(unsafe.Pointer(&k.fn)), module, uintptr(unsafe.Pointer(&name[0]))); err == nil {
-			break
-		}
-	}
+	err := d.drv.call("cuModuleGetFunction of "+k.name, d.drv.moduleFunction, uintptr(unsafe.Pointer(&k.fn)), module, uintptr(unsafe.Pointer(&name[0])))
 	const maxDynamicShared = 8
 	if err == nil && k.shared > 48<<10 {
 		err = d.drv.call("cuFuncSetAttribute of "+k.name, d.drv.funcAttribute, k.fn, maxDynamicShared, uintptr(k.shared))

@@ -1,0 +1,181 @@
+package cuda_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"larder/internal/arch"
+	"larder/internal/device"
+	"larder/internal/device/cpu"
+	"larder/internal/device/cuda"
+	"larder/internal/device/devicetest"
+	"larder/internal/kv"
+	"larder/internal/model"
+	"larder/internal/sample"
+)
+
+const (
+	blockTokens = 64
+	poolBlocks  = 256
+)
+
+// whole is a model on one device.
+type whole struct {
+	dev   device.Device
+	model *model.Model
+}
+
+func newWhole(t *testing.T, dev device.Device, cfg *arch.Config) *whole {
+	t.Helper()
+	w, err := model.Load(t.Context(), dev, cfg, model.Dummy(cfg, 11), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := kv.LayoutOf(cfg, blockTokens, arch.BF16)
+	pool, err := dev.Alloc(poolBlocks * layout.BlockBytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(dev, w, device.ComputeSpec{Layout: layout, KV: pool, MaxTokens: 4096, MaxSeqs: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &whole{dev, m}
+}
+
+// forward runs one pass over all sequences and copies their logits.
+func (w *whole) forward(t *testing.T, b *device.Batch) (tokens []int32, logits [][]float32) {
+	t.Helper()
+	got, err := w.model.Forward(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		logits = append(logits, slices.Clone(w.model.Logits(i)))
+	}
+	return slices.Clone(got), logits
+}
+
+// TestAgainstCPU decodes greedily on the GPU and gives the CPU device the same tokens: the logits of every step must be
+// near, and the tokens the same but for near ties.
+func TestAgainstCPU(t *testing.T) {
+	for _, c := range []struct {
+		name                  string
+		layers, prompts, most int
+	}{{"tiny", 2, 48, 300}, {"qwen3-30b-a3b", 1, 12, 250}, {"qwen3-0.6b", 2, 12, 250}} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, _ := arch.Builtin(c.name)
+			cfg.NumLayers = c.layers
+			gpu := openGPU(t)
+			host, err := cpu.New(cpu.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seed := devicetest.Seed()
+			t.Logf("seed %d (LARDER_SEED=%d repeats it)", seed, seed)
+			compareModels(t, newWhole(t, gpu, cfg), newWhole(t, host, cfg), cfg, devicetest.Rand(seed, c.name), c.prompts, c.most)
+		})
+	}
+}
+
+func openGPU(t *testing.T) device.Device {
+	t.Helper()
+	dev, err := cuda.New(cuda.Config{CacheDir: filepath.Join(os.TempDir(), "larder-kernels")})
+	if err != nil && os.Getenv("LARDER_REQUIRE_CUDA") == "1" {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip("no usable GPU: ", err)
+	}
+	return dev
+}
+
+// decodeSteps is how many tokens follow each prompt; maxOff is the greatest root mean square error of logits in their
+// standard deviations.
+const (
+	decodeSteps = 6
+	maxOff      = 0.05
+)
+
+func compareModels(t *testing.T, gpu, host *whole, cfg *arch.Config, rng *rand.Rand, prompts, most int) {
+	b := &device.Batch{}
+	free := rng.Perm(poolBlocks)
+	for range prompts {
+		n := 1 + rng.IntN(most)
+		s := device.Seq{Tokens: n, Draw: &sample.Draw{Params: sample.Params{TopP: 1}}}
+		for range (n + decodeSteps + blockTokens - 1) / blockTokens {
+			s.Blocks = append(s.Blocks, kv.BlockID(free[0]))
+			free = free[1:]
+		}
+		for range n {
+			b.IDs = append(b.IDs, int32(rng.IntN(cfg.VocabSize)))
+		}
+		if len(free) < 8 || len(b.IDs) > 4096-most {
+			break
+		}
+		b.Seqs = append(b.Seqs, s)
+	}
+	b.IDs = b.IDs[:rows(b)]
+	worst, other, all := 0.0, 0, 0
+	for step := range decodeSteps {
+		tokens, got := gpu.forward(t, b)
+		wantTokens, want := host.forward(t, b)
+		for i := range tokens {
+			all++
+			off := rms(got[i], want[i]) / deviation(want[i])
+			worst = max(worst, off)
+			gap := float64(want[i][wantTokens[i]]-want[i][tokens[i]]) / deviation(want[i])
+			if tokens[i] != wantTokens[i] {
+				other++
+			}
+			if !(off <= maxOff) || gap > 4*maxOff {
+				t.Errorf("step %d, sequence %d: logits are off by %.3g deviations; token %d, want %d, which is %.3g above", step, i, off, tokens[i], wantTokens[i], gap)
+			}
+		}
+		b.IDs = tokens
+		for i := range b.Seqs {
+			s := &b.Seqs[i]
+			s.Context, s.Tokens = s.Context+s.Tokens, 1
+		}
+	}
+	t.Logf("%d tokens, %d other than the CPU's (near ties); worst logits off by %.2g of their deviation", all, other, worst)
+}
+
+func rows(b *device.Batch) int {
+	n := 0
+	for i := range b.Seqs {
+		n += b.Seqs[i].Tokens
+	}
+	return n
+}
+
+func rms(a, b []float32) float64 {
+	sum := 0.0
+	for i := range a {
+		d := float64(a[i]) - float64(b[i])
+		sum += d * d
+	}
+	return math.Sqrt(sum / float64(len(a)))
+}
+
+func deviation(x []float32) float64 {
+	sum, squares := 0.0, 0.0
+	for _, v := range x {
+		sum += float64(v)
+		squares += float64(v) * float64(v)
+	}
+	n := float64(len(x))
+	return math.Sqrt(squares/n - sum*sum/(n*n))
+}
