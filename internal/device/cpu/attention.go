@@ -159,23 +159,25 @@ func (c *compute) store(layer, r int, value bool, head int, v []float32) {
 	c.family.Round(slice[uint16](b, 0, len(v)), v)
 }
 
+// short is a sequence of one query tile; first is its first row.
+type short struct{ seq, first int }
+
 // attend runs attention for all sequences. Short ones (one query tile) go together, a task each head; a long one packs
 // its keys and values once and then runs its query tiles.
 func (c *compute) attend(layer int) {
-	type short struct{ seq, first int }
-	var shorts []short
+	c.shorts = c.shorts[:0]
 	first := 0
 	for i := range c.batch.Seqs {
 		if s := &c.batch.Seqs[i]; s.Tokens <= queryTokens {
-			shorts = append(shorts, short{i, first})
+			c.shorts = append(c.shorts, short{i, first})
 		} else {
 			c.attendLong(layer, i, first)
 		}
 		first += c.batch.Seqs[i].Tokens
 	}
 	heads := c.cfg.NumKVHeads
-	c.team.run(len(shorts)*heads, func(worker, task int) {
-		s := shorts[task/heads]
+	c.team.run(len(c.shorts)*heads, func(worker, task int) {
+		s := c.shorts[task/heads]
 		c.tile(worker, layer, s.seq, task%heads, s.first, 0, c.batch.Seqs[s.seq].Tokens, nil)
 	})
 }

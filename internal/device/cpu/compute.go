@@ -30,8 +30,7 @@ type compute struct {
 
 	batch *device.Batch
 	rows  []row
-	draws []int // rows that Head wants
-	err   error
+	draws []draw
 
 	hidden []float32 // [rows][hidden], the residual stream
 	heads  operand   // [rows][query heads * dim]: Q, then what attention makes of it
@@ -44,6 +43,13 @@ type compute struct {
 	moe    moeScratch
 	work   []workerScratch
 	packed packedKV
+	shorts []short
+}
+
+// draw is a row that Head makes logits for, and what is asked of them.
+type draw struct {
+	row int
+	ask *sample.Draw
 }
 
 // row places one row of the pass.
@@ -89,7 +95,8 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	c.out = make([]float32, sub*pad(max(cfg.QKVRows(), cfg.HiddenSize)))
 	c.logits = make([]float32, 0, min(spec.MaxSeqs, 8)*pad(cfg.VocabSize))
 	c.tokens = make([]int32, 0, spec.MaxSeqs)
-	c.draws = make([]int, 0, spec.MaxSeqs)
+	c.draws = make([]draw, 0, spec.MaxSeqs)
+	c.shorts = make([]short, 0, spec.MaxSeqs)
 	c.rope = newRope(cfg)
 	c.moe = c.newMoE(min(spec.MaxTokens, mlpRows))
 	c.exact = make([]float32, min(spec.MaxTokens, mlpRows)*c.evenHidden())
@@ -138,15 +145,16 @@ func (c *compute) Begin(b *device.Batch) error {
 			return fmt.Errorf("cpu: a load that the pass waits for: %w", err)
 		}
 	}
-	c.batch, c.err = b, nil
+	c.batch = b
 	c.rows, c.draws, c.tokens = c.rows[:0], c.draws[:0], c.tokens[:0]
 	for i := range b.Seqs {
 		s := &b.Seqs[i]
 		for t := range s.Tokens {
 			c.rows = append(c.rows, row{seq: i, pos: s.Context + t})
 		}
+		c.rope.reach(s.Context + s.Tokens)
 		if s.Draw != nil {
-			c.draws = append(c.draws, len(c.rows)-1)
+			c.draws = append(c.draws, draw{len(c.rows) - 1, s.Draw})
 		}
 	}
 	return nil
@@ -270,9 +278,9 @@ func (c *compute) Head(w *device.HeadWeights) {
 	h := c.cfg.HiddenSize
 	for lo := 0; lo < len(c.draws); lo += subRows {
 		part := c.draws[lo:min(lo+subRows, len(c.draws))]
-		for i, r := range part {
+		for i, d := range part {
 			x := c.work[0].row[:h]
-			rmsNorm(x, c.x(r), w.Norm.(vector), c.cfg.RMSNormEps)
+			rmsNorm(x, c.x(d.row), w.Norm.(vector), c.cfg.RMSNormEps)
 			c.put(c.in.row(i), x)
 		}
 		c.multiply(c.logits[lo*ld:], ld, c.in, len(part), m.Packed)
@@ -281,17 +289,8 @@ func (c *compute) Head(w *device.HeadWeights) {
 
 // End implements device.Compute.
 func (c *compute) End() ([]int32, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
 	c.tokens = c.tokens[:len(c.draws)]
-	n := 0
-	for i := range c.batch.Seqs {
-		if d := c.batch.Seqs[i].Draw; d != nil {
-			c.tokens[n] = sample.Pick(c.Logits(n), d)
-			n++
-		}
-	}
+	c.team.run(len(c.draws), func(_, i int) { c.tokens[i] = sample.Pick(c.Logits(i), c.draws[i].ask) })
 	return c.tokens, nil
 }
 

@@ -6,24 +6,35 @@ import (
 	"larder/internal/arch"
 )
 
-// ropeTable holds the sines and cosines of rotary position embedding (Su et al. 2021) for every position: angle
-// pos / theta^(2i/dim) for pair i. Angles are taken in float64.
+// ropeTable holds the sines and cosines of rotary position embedding (Su et al. 2021) for the positions seen so far:
+// angle pos / theta^(2i/dim) for pair i. Angles are taken in float64.
 type ropeTable struct {
+	freq     []float64
 	half     int
 	cos, sin []float32 // [position][half]
 }
 
 func newRope(cfg *arch.Config) ropeTable {
-	half := cfg.HeadDim / 2
-	t := ropeTable{half: half, cos: make([]float32, cfg.MaxPositions*half), sin: make([]float32, cfg.MaxPositions*half)}
-	for i := range half {
-		freq := 1 / math.Pow(cfg.RopeTheta, float64(2*i)/float64(cfg.HeadDim))
-		for pos := range cfg.MaxPositions {
-			s, c := math.Sincos(float64(pos) * freq)
-			t.cos[pos*half+i], t.sin[pos*half+i] = float32(c), float32(s)
-		}
+	t := ropeTable{half: cfg.HeadDim / 2}
+	for i := range t.half {
+		t.freq = append(t.freq, 1/math.Pow(cfg.RopeTheta, float64(2*i)/float64(cfg.HeadDim)))
 	}
 	return t
+}
+
+// reach makes the table hold n positions. It grows by doubling, so that a model with a long context costs what is used.
+func (t *ropeTable) reach(n int) {
+	have := len(t.cos) / t.half
+	if n <= have {
+		return
+	}
+	n = max(n, 2*have, 1024)
+	for pos := have; pos < n; pos++ {
+		for _, f := range t.freq {
+			s, c := math.Sincos(float64(pos) * f)
+			t.cos, t.sin = append(t.cos, float32(c)), append(t.sin, float32(s))
+		}
+	}
 }
 
 // turn rotates a head by its position: element i pairs with element i + dim/2.
