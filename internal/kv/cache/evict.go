@@ -62,7 +62,7 @@ func (c *Cache) save(n int) bool {
 func (c *Cache) unsavedChain(leaf *prefix.Entry, n int) []*prefix.Entry {
 	chain := []*prefix.Entry{leaf}
 	for p := leaf.Parent; p != nil && len(chain) < n; p = p.Parent {
-		if p.Fork(kv.Device) || p.Pins(kv.Device) > 0 || p.At[kv.Device].State != prefix.Here || p.At[kv.Host].State != prefix.Absent {
+		if p.Held(kv.Device) > 1 || p.Pins(kv.Device) > 0 || p.At[kv.Device].State != prefix.Here || p.At[kv.Host].State != prefix.Absent {
 			break
 		}
 		chain = append(chain, p)

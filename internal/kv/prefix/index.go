@@ -50,11 +50,8 @@ type Entry struct {
 // Pins counts who uses the entry's block of tier t.
 func (e *Entry) Pins(t kv.Tier) int { return int(e.pins[t]) }
 
-// Leaf says whether nothing in tier t continues the entry.
-func (e *Entry) Leaf(t kv.Tier) bool { return e.kin.in[t] == 0 }
-
-// Fork says whether more than one block of tier t continues the entry.
-func (e *Entry) Fork(t kv.Tier) bool { return e.kin.in[t] > 1 }
+// Held counts the blocks that directly continue e and that tier t has and cannot give up now.
+func (e *Entry) Held(t kv.Tier) int { return int(e.kin.stays[t]) }
 
 // Kids are the known blocks that continue the prefix; the caller must not change the slice.
 func (e *Entry) Kids() []*Entry { return e.kids }

@@ -74,13 +74,14 @@ func recount[N int | int32](n *N, was, is bool) {
 	}
 }
 
-// queued says whether e belongs into queue i: it can go, and nothing in the tier continues it.
+// queued says whether e belongs into queue i: it can go, and nothing in the tier continues it; or it could go if it were
+// saved, and what continues it can go.
 func (ix *Index) queued(e *Entry, i int) bool {
 	if i == toSave {
-		return ix.saveFirst && e.now.idle[kv.Device] && e.At[kv.Host].State == Absent && !e.unsaved && e.Leaf(kv.Device)
+		return ix.saveFirst && e.now.idle[kv.Device] && e.At[kv.Host].State == Absent && !e.unsaved && e.kin.stays[kv.Device] == 0
 	}
 	t := kv.Tier(i)
-	return e.now.spare(t) && e.Leaf(t)
+	return e.now.spare(t) && e.kin.in[t] == 0
 }
 
 // Victim is the entry that tier t gives up next; nil when it can give up none.
