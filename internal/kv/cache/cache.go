@@ -51,6 +51,9 @@ func (c *Config) Validate() error {
 	if c.DeviceBlocks < 1 || c.HostBlocks < 0 {
 		return fmt.Errorf("kv cache: %d device blocks and %d host blocks", c.DeviceBlocks, c.HostBlocks)
 	}
+	if c.Write > WriteBack {
+		return fmt.Errorf("kv cache: write policy %d is unknown", c.Write)
+	}
 	return nil
 }
 
@@ -83,7 +86,8 @@ type Cache struct {
 	loads   map[*prefix.Entry]*flight // the flights that are loads
 	orders  []kv.Move                 // not drained yet
 	lastID  kv.MoveID
-	saving  int // flights that evict is waiting for
+	saving  int                        // flights that save what shall leave the device
+	leaving map[*prefix.Entry]struct{} // what is saved and shall leave the device, but is in use or has its tail there
 }
 
 // New is an empty cache.
@@ -95,7 +99,7 @@ func New(cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{cfg: cfg, leases: map[*Lease]struct{}{}, flights: map[kv.MoveID]*flight{}, loads: map[*prefix.Entry]*flight{}}
+	c := &Cache{cfg: cfg, leases: map[*Lease]struct{}{}, flights: map[kv.MoveID]*flight{}, loads: map[*prefix.Entry]*flight{}, leaving: map[*prefix.Entry]struct{}{}}
 	c.index = prefix.New(policy, c.writesBack())
 	c.pools[kv.Device], c.pools[kv.Host] = pool.New(cfg.DeviceBlocks), pool.New(cfg.HostBlocks)
 	return c, nil

@@ -9,7 +9,7 @@ import (
 )
 
 // take leases n block numbers of a tier, evicting just what is missing, and only if that is enough. With ErrNoRoom
-// nothing was evicted, though under write-back stores may have been ordered that will make room.
+// nothing was taken, though under write-back stores may have been ordered that will make room.
 func (c *Cache) take(t kv.Tier, n int) ([]kv.BlockID, error) {
 	if n > c.pools[t].Total() {
 		return nil, ErrNoRoom
@@ -24,15 +24,20 @@ func (c *Cache) take(t kv.Tier, n int) ([]kv.BlockID, error) {
 		}
 	}
 	for c.pools[t].Free() < n {
-		c.stats[t].EvictedBlocks++
-		c.drop(c.index.Victim(t), t)
+		c.evict(c.index.Victim(t), t)
 	}
 	ids, _ := c.pools[t].Take(make([]kv.BlockID, 0, n), n) // so many are free
 	return ids, nil
 }
 
-// save orders stores of n blocks that the device can give up once the host has them. It says true when some turned out
-// not to need one: there is more room at once.
+// evict takes e, which can go, out of tier t to make room.
+func (c *Cache) evict(e *prefix.Entry, t kv.Tier) {
+	c.stats[t].EvictedBlocks++
+	c.drop(e, t)
+}
+
+// save orders stores of n blocks that leave the device when the host has them. It says true when some turned out not
+// to need one: there is more room at once.
 func (c *Cache) save(n int) bool {
 	surrendered := false
 	for n > 0 {
@@ -40,20 +45,33 @@ func (c *Cache) save(n int) bool {
 		if leaf == nil {
 			break
 		}
-		chain := c.unsavedChain(leaf, n)
-		stored := c.store(chain, saving)
-		n -= stored
-		if stored > 0 {
-			continue
-		}
-		if c.Pending() > 0 {
+		room := c.pools[kv.Host].Free() + c.index.Spare(kv.Host)
+		if room == 0 && c.Pending() > 0 {
 			break // the host is full of blocks that moves use
 		}
-		c.index.Surrender(leaf) // the host can never take it
-		surrendered = true
-		n--
+		c.evictTail(leaf)
+		chain := c.unsavedChain(leaf, max(1, min(n, room)))
+		if c.store(chain, saving) == 0 {
+			c.index.Surrender(leaf) // the host can never take it
+			surrendered = true
+		}
+		n -= len(chain)
 	}
 	return surrendered
+}
+
+// evictTail evicts from the device what continues e there, all of which can go. It is wanted as well as e; if it stayed
+// until e is saved, a small host could give up its copies for e's, and it had to be saved again, and so for ever.
+func (c *Cache) evictTail(e *prefix.Entry) {
+	if e.Leaf(kv.Device) {
+		return
+	}
+	for _, k := range slices.Clone(e.Kids()) {
+		if k.At[kv.Device].State != prefix.Absent {
+			c.evictTail(k)
+			c.evict(k, kv.Device)
+		}
+	}
 }
 
 // unsavedChain is what can leave the device with the leaf: it and what it continues, n blocks at most, in the order of
@@ -69,6 +87,20 @@ func (c *Cache) unsavedChain(leaf *prefix.Entry, n int) []*prefix.Entry {
 	}
 	slices.Reverse(chain)
 	return chain
+}
+
+// saved evicts from the device what was saved for that, unless it has found a use meanwhile, and then what it
+// continues, if that was only waiting for it.
+func (c *Cache) saved(e *prefix.Entry) {
+	c.leaving[e] = struct{}{}
+	for e != nil && e.CanGo(kv.Device) {
+		if _, ok := c.leaving[e]; !ok {
+			return
+		}
+		p := e.Parent
+		c.evict(e, kv.Device)
+		e = p
+	}
 }
 
 // drop takes e, which nobody uses, out of tier t. What is in no tier any more is forgotten, and with it all that
@@ -107,10 +139,19 @@ func (c *Cache) dropAll(e *prefix.Entry) {
 	c.index.Forget(e)
 }
 
+// touch notes a use of e; a hit is a use of what was there before. What is used does not leave.
+func (c *Cache) touch(e *prefix.Entry, hit bool) {
+	c.index.Touch(e, hit)
+	delete(c.leaving, e)
+}
+
 // set says what tier t has of e, and tells the tier's pool whether somebody uses it.
 func (c *Cache) set(e *prefix.Entry, t kv.Tier, p prefix.Place) {
 	c.index.Set(e, t, p)
 	c.tell(e, t)
+	if t == kv.Device && p.State == prefix.Absent {
+		delete(c.leaving, e)
+	}
 }
 
 // pin keeps e's block of tier t, if there is one, from eviction.

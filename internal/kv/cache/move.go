@@ -134,4 +134,7 @@ func (c *Cache) stored(f *flight, err error) {
 		}
 	}
 	c.unpin(e, kv.Device)
+	if f.why == saving {
+		c.saved(e)
+	}
 }

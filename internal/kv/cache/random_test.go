@@ -102,27 +102,43 @@ func (m *machine) compute(t *rapid.T) {
 		t.Fatalf("there was room for %d blocks, asked were %d: %v", room, need, err)
 	}
 	if err != nil {
-		if after := m.c.Stats(); after[kv.Device].EvictedBlocks != before[kv.Device].EvictedBlocks {
+		if after := m.c.Stats(); m.cfg.Write != WriteBack && after[kv.Device].EvictedBlocks != before[kv.Device].EvictedBlocks {
 			t.Fatal("no room, but blocks were evicted")
 		}
-		m.mustHope(t, n)
+		m.mustHope(t, r, n)
 		return
 	}
 	if got := m.c.Stats()[kv.Device].EvictedBlocks - before[kv.Device].EvictedBlocks; int(got) > max(0, need-before[kv.Device].Free) {
 		t.Fatalf("%d blocks were evicted for %d, of which %d were free", got, need, before[kv.Device].Free)
 	}
 	m.write(r, n)
-	for end := bt; end <= n && !m.cfg.NoPrefix; end += bt {
+	if r.l.named < n/bt && !m.cfg.NoPrefix && len(m.c.loads) == 0 {
+		t.Fatalf("only %d of %d blocks are published, and no load stands in the way", r.l.named, n/bt)
+	}
+	for end := bt; end <= r.l.named*bt; end += bt {
 		m.known[text(r.salt, r.tokens[:end])] = true
 	}
 }
 
-// mustHope demands that a sequence which runs alone and finds no room can expect some: a move is under way, or it
-// would not fit into an empty tier.
-func (m *machine) mustHope(t *rapid.T, n int) {
-	if len(m.live) == 1 && m.c.Pending() == 0 && (n+bt-1)/bt <= m.cfg.DeviceBlocks {
-		t.Fatalf("alone with %d blocks, no move under way, and yet no room for %d tokens", m.cfg.DeviceBlocks, n)
+// mustHope demands that a sequence which runs alone and finds no room finds it after a while: each time it asks in vain
+// a move is under way, and when those are done it gets nearer to what it wants, whether they fail or not.
+func (m *machine) mustHope(t *rapid.T, r *runner, n int) {
+	if len(m.live) > 1 || (n+bt-1)/bt > m.cfg.DeviceBlocks {
+		return
 	}
+	for range m.cfg.DeviceBlocks {
+		m.verify(t)
+		if len(m.flying) == 0 {
+			t.Fatalf("alone with %d blocks, no move under way, and yet no room for %d tokens", m.cfg.DeviceBlocks, n)
+		}
+		for len(m.flying) > 0 {
+			m.move(t)
+		}
+		if r.l.Extend(n) == nil {
+			return
+		}
+	}
+	t.Fatalf("alone with %d blocks, and yet no room for %d tokens after all moves", m.cfg.DeviceBlocks, n)
 }
 
 func (m *machine) pick(t *rapid.T) *runner {

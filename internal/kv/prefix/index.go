@@ -44,7 +44,7 @@ type Entry struct {
 	spot    [numQueues]int32 // place in each queue + 1; 0: not in it
 	use     uint64
 	hits    uint64
-	unsaved bool // Surrender was called: it may leave the device although the host has it not
+	unsaved bool // it may leave the device although the host has it not
 }
 
 // Pins counts who uses the entry's block of tier t.
@@ -52,6 +52,12 @@ func (e *Entry) Pins(t kv.Tier) int { return int(e.pins[t]) }
 
 // Held counts the blocks that directly continue e and that tier t has and cannot give up now.
 func (e *Entry) Held(t kv.Tier) int { return int(e.kin.stays[t]) }
+
+// Leaf says whether nothing in tier t directly continues e.
+func (e *Entry) Leaf(t kv.Tier) bool { return e.kin.in[t] == 0 }
+
+// CanGo says whether tier t can give e up at once: it is spare, and nothing in the tier continues it.
+func (e *Entry) CanGo(t kv.Tier) bool { return e.spot[t] > 0 }
 
 // Kids are the known blocks that continue the prefix; the caller must not change the slice.
 func (e *Entry) Kids() []*Entry { return e.kids }
