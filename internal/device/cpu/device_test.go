@@ -28,3 +28,14 @@ func TestDevice(t *testing.T) {
 		}
 	}
 }
+
+func TestNewRefuses(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"threads": {Threads: -1}, "kernels": {Kernels: "sse9"}, "dtype": {DType: arch.F16}, "bf16 kernels in fp32": {Kernels: "avx512-bf16", DType: arch.F32},
+	} {
+		if d, err := New(cfg); err == nil {
+			_ = d.Close()
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
