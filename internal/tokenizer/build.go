@@ -192,7 +192,7 @@ func (f *file) buildAdded(t *Tokenizer) error {
 		next = max(next, a.ID+1)
 		v.written[a.ID], v.ids[a.Content] = a.Content, a.ID
 		v.bytes[a.ID] = string(appendDecoded(nil, a.Content, levels))
-		v.special[a.ID] = a.Special
+		v.special[a.ID] = v.special[a.ID] || a.Special // listed twice, it stays special, as the reference has it
 		t.added.add(a.Content, a.ID)
 	}
 	return nil

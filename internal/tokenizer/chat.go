@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -209,92 +208,98 @@ func callArguments(raw json.RawMessage) (string, error) {
 
 // pythonJSON writes a JSON value as Python's json.dumps(json.loads(raw), ensure_ascii=False) does, which is what the
 // template's tojson means: ", " and ": ", keys in their order, floats as repr has them. Another spacing would be other
-// tokens than the model was trained on.
+// tokens than the model was trained on. Its time is linear; nesting deeper than encoding/json allows is refused.
 func pythonJSON(raw json.RawMessage) (string, error) {
 	if len(raw) == 0 {
 		return "", errors.New("no JSON")
 	}
+	if err := json.Unmarshal(raw, new(json.RawMessage)); err != nil { // one value, well formed and not too deep
+		return "", err
+	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	text, err := pythonValue(nil, d)
+	v, err := readValue(d)
 	if err != nil {
 		return "", err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return "", errors.New("more than one JSON value")
-	}
-	return string(text), nil
+	return string(appendPython(make([]byte, 0, len(raw)+len(raw)/8), v)), nil
 }
 
-// pythonValue appends the next value of d.
-func pythonValue(dst []byte, d *json.Decoder) ([]byte, error) {
+// object is a JSON object as a Python dict: of a key that comes twice it keeps the first place and the last value.
+type object struct {
+	keys   []string
+	values map[string]any
+}
+
+// readValue is the next value of d: nil, bool, json.Number, string, []any or *object.
+func readValue(d *json.Decoder) (any, error) {
 	token, err := d.Token()
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
+	switch token {
+	case json.Delim('['):
+		list := []any{}
+		for d.More() {
+			v, err := readValue(d)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
 		}
-		return nil, err
+		_, err := d.Token()
+		return list, err
+	case json.Delim('{'):
+		return readObject(d)
 	}
-	switch v := token.(type) {
-	case json.Delim:
-		if v == '[' {
-			return pythonList(dst, d)
-		}
-		return pythonObject(dst, d)
-	case string:
-		return pythonString(dst, v), nil
-	case json.Number:
-		return append(dst, pythonNumber(string(v))...), nil
-	case bool:
-		return strconv.AppendBool(dst, v), nil
-	}
-	return append(dst, "null"...), nil
+	return token, err
 }
 
-func pythonList(dst []byte, d *json.Decoder) ([]byte, error) {
-	dst = append(dst, '[')
-	for first := true; d.More(); first = false {
-		if !first {
-			dst = append(dst, ", "...)
-		}
-		var err error
-		if dst, err = pythonValue(dst, d); err != nil {
-			return nil, err
-		}
-	}
-	_, err := d.Token()
-	return append(dst, ']'), err
-}
-
-// pythonObject keeps of a key that comes twice the first place and the last value, as a dict does.
-func pythonObject(dst []byte, d *json.Decoder) ([]byte, error) {
-	var keys []string
-	values := map[string][]byte{}
+func readObject(d *json.Decoder) (*object, error) {
+	o := &object{values: map[string]any{}}
 	for d.More() {
 		token, err := d.Token()
 		if err != nil {
 			return nil, err
 		}
 		key := token.(string) // the decoder lets nothing else through
-		value, err := pythonValue(nil, d)
-		if err != nil {
+		if _, twice := o.values[key]; !twice {
+			o.keys = append(o.keys, key)
+		}
+		if o.values[key], err = readValue(d); err != nil {
 			return nil, err
 		}
-		if _, twice := values[key]; !twice {
-			keys = append(keys, key)
-		}
-		values[key] = value
-	}
-	dst = append(dst, '{')
-	for i, key := range keys {
-		if i > 0 {
-			dst = append(dst, ", "...)
-		}
-		dst = append(pythonString(dst, key), ": "...)
-		dst = append(dst, values[key]...)
 	}
 	_, err := d.Token()
-	return append(dst, '}'), err
+	return o, err
+}
+
+func appendPython(dst []byte, v any) []byte {
+	switch v := v.(type) {
+	case []any:
+		dst = append(dst, '[')
+		for i, item := range v {
+			if i > 0 {
+				dst = append(dst, ", "...)
+			}
+			dst = appendPython(dst, item)
+		}
+		return append(dst, ']')
+	case *object:
+		dst = append(dst, '{')
+		for i, key := range v.keys {
+			if i > 0 {
+				dst = append(dst, ", "...)
+			}
+			dst = append(pythonString(dst, key), ": "...)
+			dst = appendPython(dst, v.values[key])
+		}
+		return append(dst, '}')
+	case string:
+		return pythonString(dst, v)
+	case json.Number:
+		return append(dst, pythonNumber(string(v))...)
+	case bool:
+		return strconv.AppendBool(dst, v)
+	}
+	return append(dst, "null"...)
 }
 
 func pythonString(dst []byte, s string) []byte {

@@ -85,9 +85,10 @@ func TestChatRefuses(t *testing.T) {
 		{"empty", nil, nil, "at least one message"},
 		{"role", []Message{{Role: "user"}, {Role: "developer"}}, nil, `message 1: unknown role "developer"`},
 		{"no arguments", call(""), nil, "message 0: tool call 0: no JSON"},
-		{"cut arguments", call(`{"a":`), nil, "message 0: tool call 0: unexpected EOF"},
+		{"cut arguments", call(`{"a":`), nil, "message 0: tool call 0: unexpected end of JSON input"},
 		{"cut list", call(`[1`), nil, "message 0: tool call 0: "},
-		{"two values", call(`{} {}`), nil, "message 0: tool call 0: more than one JSON value"},
+		{"too deep", call(strings.Repeat("[", 20000) + strings.Repeat("]", 20000)), nil, "message 0: tool call 0: "},
+		{"two values", call(`{} {}`), nil, "message 0: tool call 0: invalid character '{' after top-level value"},
 		{"tool", user, []json.RawMessage{json.RawMessage(`{}`), json.RawMessage(`{a}`)}, "tool 1: invalid character"},
 	} {
 		text, err := RenderChat(c.messages, ChatOptions{Tools: c.tools})

@@ -148,3 +148,20 @@ func TestAddedInVocabulary(t *testing.T) {
 		t.Errorf("ids %v, want %d at the end and special", got, id)
 	}
 }
+
+// TestAddedTwice is an added token that is listed again, not special: the reference keeps it special.
+func TestAddedTwice(t *testing.T) {
+	good := tinyJSON(t)
+	again := `{"id":702,"content":"<|im_end|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":false},`
+	at := strings.Index(good, `{"id":703,`)
+	if at < 0 {
+		t.Fatal("no added token 703")
+	}
+	tok, err := parse(good[:at] + again + good[at:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.Decode([]int32{702}, true); got != "" || !tok.IsSpecial(702) {
+		t.Errorf("<|im_end|> decodes to %q, special %v", got, tok.IsSpecial(702))
+	}
+}
