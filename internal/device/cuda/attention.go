@@ -33,6 +33,17 @@ type attendArgs struct{ P attendParams }
 
 func attendName(dim, rows int) string { return fmt.Sprintf("attend_%d_%d", dim, rows) }
 
+// sharedTiles says whether four warps share the rows of a tile: the narrow ones of large heads.
+func sharedTiles(dim, rows int) bool { return rows == narrowRows && dim >= 64 }
+
+// attendThreads is a block's threads.
+func attendThreads(dim, rows int) int {
+	if sharedTiles(dim, rows) {
+		return 128
+	}
+	return rows * 2
+}
+
 // kernelDim is the head size that a kernel is made for: the smallest that holds dim.
 func kernelDim(dim int) int {
 	n := 16
@@ -85,8 +96,8 @@ func (c *compute) attend(layer int) error {
 	dim := kernelDim(cfg.HeadDim)
 	wide, narrow := args, args
 	wide.P.tiles, narrow.P.tiles = c.plan.far.b.ptr+uintptr(c.plan.wideAt), c.plan.far.b.ptr+uintptr(c.plan.narrowAt)
-	return errors.Join(c.attendTiles(attendName(dim, wideRows), c.plan.wide, wideRows*2, &wide),
-		c.attendTiles(attendName(dim, narrowRows), c.plan.narrow, narrowRows*2, &narrow))
+	return errors.Join(c.attendTiles(attendName(dim, wideRows), c.plan.wide, attendThreads(dim, wideRows), &wide),
+		c.attendTiles(attendName(dim, narrowRows), c.plan.narrow, attendThreads(dim, narrowRows), &narrow))
 }
 
 // mostTiles is how many tiles one launch takes: the grid's second side is limited.

@@ -22,11 +22,11 @@ func TestKernelsCompile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, target := range []string{"sm_80", "sm_90a"} {
+	for _, goal := range []string{"sm_80", "sm_90a"} {
 		for _, src := range sources() {
-			t.Run(src.name+"/"+target, func(t *testing.T) {
+			t.Run(src.name+"/"+goal, func(t *testing.T) {
 				t.Parallel()
-				code, log, err := n.build(src, target)
+				code, log, err := n.build(src, goal)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -53,12 +53,9 @@ func TestKernelsAreListed(t *testing.T) {
 				t.Errorf("%s: kernel %s is not listed", src.name, m[1])
 			}
 		}
-		for _, m := range regexp.MustCompile(`(?m)^GEMM\((\w+),`).FindAllStringSubmatch(src.text, -1) {
-			if _, ok := known[m[1]]; !ok {
-				t.Errorf("%s: kernel %s is not listed", src.name, m[1])
-			}
-			if sharedBytes(m[1]) == 0 {
-				t.Errorf("%s has no shared memory", m[1])
+		for _, m := range regexp.MustCompile(`(?m)^ATTEND\((\d+), (\d+),`).FindAllStringSubmatch(src.text, -1) {
+			if name := "attend_" + m[1] + "_" + m[2]; known[name] == nil || sharedBytes("sm_80", name) == 0 {
+				t.Errorf("%s: kernel %s is not listed", src.name, name)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ type compute struct {
 	mixed   *buffer // the same shape: what attention makes of Q
 	in      *buffer // bf16 [passRows][hidden up to 8]: a normed operand
 	out     *buffer // fp32 [passRows][QKV rows]
-	exact   *buffer // fp32 [passRows][hidden], for the router
+	rest    *buffer // bf16 [2][passRows][hidden up to 8]: what rounding in left, for the router
 	cosine  *buffer // fp32 [position][dim/2]
 	sine    *buffer
 	moe     moeScratch
@@ -107,7 +107,11 @@ func (c *compute) hiddenPitch() int64 { return int64((c.cfg.HiddenSize + 3) / 4 
 func (c *compute) headsPitch() int64  { return int64(pad8(c.cfg.NumHeads * c.cfg.HeadDim)) }
 func (c *compute) inPitch() int64     { return int64(pad8(c.cfg.HiddenSize)) }
 func (c *compute) outPitch() int64    { return int64((c.cfg.QKVRows() + 3) / 4 * 4) }
+func (c *compute) routerPitch() int64 { return int64((max(c.cfg.NumExperts, 1) + 3) / 4 * 4) }
 func (c *compute) vocabPitch() int64  { return int64((c.cfg.VocabSize + 3) / 4 * 4) }
+
+// restSize is the elements of one half of rest.
+func (c *compute) restSize() int64 { return int64(min(c.spec.MaxTokens, passRows)) * c.inPitch() }
 
 func (c *compute) allocate() error {
 	all, some := int64(c.spec.MaxTokens), int64(min(c.spec.MaxTokens, passRows))
@@ -117,7 +121,7 @@ func (c *compute) allocate() error {
 		n  int64
 	}{
 		{&c.hidden, all * c.hiddenPitch() * 4}, {&c.heads, all * c.headsPitch() * 2}, {&c.mixed, all * c.headsPitch() * 2},
-		{&c.in, some * c.inPitch() * 2}, {&c.out, some * c.outPitch() * 4}, {&c.exact, some * c.hiddenPitch() * 4},
+		{&c.in, some * c.inPitch() * 2}, {&c.out, some * c.outPitch() * 4}, {&c.rest, 2 * c.restSize() * 2},
 		{&c.cosine, half}, {&c.sine, half},
 	}
 	for _, a := range append(list, c.moeBuffers(some)...) {
@@ -290,22 +294,22 @@ func (c *compute) Embed(table device.Matrix) {
 }
 
 type normArgs struct {
-	out   uintptr
-	ldo   int64
-	exact uintptr
-	lde   int64
-	x     uintptr
-	ldx   int64
-	w     uintptr
-	rows  uintptr
-	n     int32
-	eps   float32
+	out  uintptr
+	ldo  int64
+	rest uintptr
+	last int64
+	x    uintptr
+	ldx  int64
+	w    uintptr
+	rows uintptr
+	n    int32
+	eps  float32
 }
 
-// norm norms n rows of the hidden state from row lo on into a bf16 operand and, where exact is set, into fp32.
-func (c *compute) norm(out *buffer, exact uintptr, w device.Vector, lo, n int) error {
+// norm norms n rows of the hidden state from row lo on into a bf16 operand and, where rest is set, what that leaves.
+func (c *compute) norm(out *buffer, rest uintptr, w device.Vector, lo, n int) error {
 	x := c.hidden.ptr + uintptr(int64(lo)*c.hiddenPitch()*4)
-	return launch(c.dev, c.stream.handle, "rms_norm", n, 1, 256, &normArgs{out.ptr, c.inPitch(), exact, c.hiddenPitch(), x, c.hiddenPitch(),
+	return launch(c.dev, c.stream.handle, "rms_norm", n, 1, 256, &normArgs{out.ptr, c.inPitch(), rest, c.restSize(), x, c.hiddenPitch(),
 		w.(*vector).b.ptr, 0, int32(c.cfg.HiddenSize), c.cfg.RMSNormEps})
 }
 

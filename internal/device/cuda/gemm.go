@@ -15,12 +15,24 @@ type gemmArgs struct{ P gemmParams }
 
 func gemmName(what string, size int) string { return fmt.Sprintf("gemm_%s_%d", what, size) }
 
-// gemmShape is a tile's columns and a block's threads.
-func gemmShape(size int) (columns, threads int) {
-	if size == 16 {
-		return 64, 128
+// gemmShape is a tile's columns, a block's threads and its shared memory in bytes. The first number of a tile's name is
+// its rows.
+type gemmShape struct{ columns, threads, shared int }
+
+// shapeOf is the shape that gemm.cu has for a target: compute capability 9.0a multiplies by warpgroups.
+func shapeOf(target string, rows int) gemmShape {
+	columns, threads, stages := 128, 128, 3
+	switch group := target == "sm_90a"; {
+	case rows == 16 && group:
+		columns, stages = 64, 6
+	case rows == 16:
+		columns, stages = 64, 4
+	case rows == 128 && group:
+		columns, threads, stages = 256, 256, 4
+	case group:
+		stages = 4
 	}
-	return 128, 128
+	return gemmShape{columns, threads, stages * (rows + columns) * 128}
 }
 
 // tileRows chooses the tile for so many rows that share a weight. The result does not depend on it.
@@ -45,8 +57,8 @@ type product struct {
 // multiply queues a product; what is "store" or "add".
 func (c *compute) multiply(what string, p product) error {
 	size := tileRows(p.m)
-	columns, threads := gemmShape(size)
-	blocks := (p.m + size - 1) / size * ((p.w.n + columns - 1) / columns)
-	return launch(c.dev, c.stream.handle, gemmName(what, size), blocks, 1, threads, &gemmArgs{gemmParams{
+	s := shapeOf(c.dev.target, size)
+	blocks := (p.m + size - 1) / size * ((p.w.n + s.columns - 1) / s.columns)
+	return launch(c.dev, c.stream.handle, gemmName(what, size), blocks, 1, s.threads, &gemmArgs{gemmParams{
 		a: p.a, w: p.w.b.ptr, c: p.c, lda: p.lda, ldw: int64(p.w.ld), ldc: p.ldc, m: int32(p.m), n: int32(p.w.n), k: int32(pad8(p.w.k))}})
 }

@@ -6,6 +6,7 @@ import (
 	"path"
 	"reflect"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
@@ -17,8 +18,8 @@ var files embed.FS
 // source is one file of kernels.
 type source struct{ name, text string }
 
-// prelude is the header that all sources include.
-var prelude = mustRead("kernels/prelude.cuh")
+// headers are what sources include.
+func headers() []source { return list(".cuh") }
 
 func mustRead(name string) string {
 	text, err := files.ReadFile(name)
@@ -29,14 +30,16 @@ func mustRead(name string) string {
 }
 
 // sources are all files of kernels, by name.
-func sources() []source {
-	list, err := files.ReadDir("kernels")
+func sources() []source { return list(".cu") }
+
+func list(ext string) []source {
+	found, err := files.ReadDir("kernels")
 	if err != nil {
 		panic(err) // embedded: it is there
 	}
 	var out []source
-	for _, f := range list {
-		if path.Ext(f.Name()) == ".cu" {
+	for _, f := range found {
+		if path.Ext(f.Name()) == ext {
 			out = append(out, source{f.Name(), mustRead("kernels/" + f.Name())})
 		}
 	}
@@ -110,25 +113,27 @@ func kernelArgs() map[string]map[string]any {
 			"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "read_all": readArgs{},
 		},
 		"route.cu": {
-			"router": routerArgs{}, "choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
+			"choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
 			"cut_tiles": cutArgs{}, "sort_pairs": sortArgs{},
 		},
 	}
 }
 
 // sharedBytes is how much dynamic shared memory a kernel takes.
-func sharedBytes(name string) int {
+func sharedBytes(target, name string) int {
 	var a, b int
-	var what string
-	if n, _ := fmt.Sscanf(strings.NewReplacer("_", " ").Replace(name), "gemm %s %d", &what, &a); n == 2 {
-		switch a {
-		case 16:
-			return 4 * (16 + 64) * 128
-		default:
-			return 3 * (a + 128) * 128
+	if rest, ok := strings.CutPrefix(name, "gemm_"); ok {
+		_, rows, _ := strings.Cut(rest, "_")
+		n, err := strconv.Atoi(rows)
+		if err != nil {
+			panic(err) // gemmName made it
 		}
+		return shapeOf(target, n).shared
 	}
 	if n, _ := fmt.Sscanf(name, "attend_%d_%d", &a, &b); n == 2 {
+		if sharedTiles(a, b) {
+			return 3*2*64*a*2 + 16*64*4
+		}
 		return 2 * 2 * 64 * a * 2
 	}
 	return 0
@@ -137,7 +142,7 @@ func sharedBytes(name string) int {
 // findKernels looks up a module's kernels.
 func (d *Device) findKernels(module uintptr, list map[string]any) error {
 	for name, args := range list {
-		k := &kernel{name: name, shared: sharedBytes(name)}
+		k := &kernel{name: name, shared: sharedBytes(d.target, name)}
 		t := reflect.TypeOf(args)
 		for i := range t.NumField() {
 			k.offsets = append(k.offsets, t.Field(i).Offset)

@@ -8,7 +8,7 @@ import (
 
 // moeScratch is the routing of up to passRows rows and the experts' answers. A pair is row * visits + rank.
 type moeScratch struct {
-	router  *buffer // fp32 [rows][experts]
+	router  *buffer // fp32 [rows][experts up to 4]
 	chosen  *buffer // int32 [pairs]
 	weight  *buffer // fp32 [pairs]
 	count   *buffer // int32 [experts]
@@ -35,19 +35,9 @@ func (c *compute) moeBuffers(rows int64) []struct {
 		to *(*buffer)
 		n  int64
 	}{
-		{&m.router, rows * experts * 4}, {&m.chosen, pairs * 4}, {&m.weight, pairs * 4}, {&m.count, experts * 4}, {&m.start, experts * 4},
+		{&m.router, rows * c.routerPitch() * 4}, {&m.chosen, pairs * 4}, {&m.weight, pairs * 4}, {&m.count, experts * 4}, {&m.start, experts * 4},
 		{&m.order, pairs * 4}, {&m.tiles, (pairs/16 + experts + 1) * 16}, {&m.cut, 4}, {&m.act, act * 2}, {&m.answers, pairs * c.hiddenPitch() * 4},
 	}
-}
-
-type routerArgs struct {
-	logits  uintptr
-	ldl     int64
-	x       uintptr
-	ldx     int64
-	w       uintptr
-	ldw     int64
-	m, n, k int32
 }
 
 type chooseArgs struct {
@@ -99,11 +89,11 @@ func (c *compute) MLP(w *device.MLPWeights) {
 
 func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
 	e := w.Experts.(*experts)
-	visits, exact := 1, uintptr(0)
+	visits, rest := 1, uintptr(0)
 	if w.Router != nil {
-		visits, exact = c.cfg.NumExpertsPerToken, c.exact.ptr
+		visits, rest = c.cfg.NumExpertsPerToken, c.rest.ptr
 	}
-	if err := c.norm(c.in, exact, w.Norm, lo, n); err != nil {
+	if err := c.norm(c.in, rest, w.Norm, lo, n); err != nil {
 		return err
 	}
 	if err := c.route(w, n); err != nil {
@@ -120,7 +110,8 @@ func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
 		c.moe.answers.ptr, c.hiddenPitch(), c.moe.weight.ptr, int32(visits), int32(c.cfg.HiddenSize)})
 }
 
-// route picks each row's experts.
+// route picks each row's experts. The router's input is fp32: three bf16 values whose products with W, which are exact,
+// are added up from the smallest.
 func (c *compute) route(w *device.MLPWeights, n int) error {
 	d, s, m := c.dev, c.stream.handle, &c.moe
 	if w.Router == nil {
@@ -131,9 +122,12 @@ func (c *compute) route(w *device.MLPWeights, n int) error {
 	if c.cfg.NormTopKProb {
 		re = 1
 	}
+	p := product{lda: c.inPitch(), w: r, c: m.router.ptr, ldc: c.routerPitch(), m: n}
+	low, middle, high := p, p, p
+	low.a, middle.a, high.a = c.rest.ptr+uintptr(c.restSize()*2), c.rest.ptr, c.in.ptr
 	return errors.Join(
-		launch(d, s, "router", (n+31)/32, (r.n+63)/64, 128, &routerArgs{m.router.ptr, int64(r.n), c.exact.ptr, c.hiddenPitch(), r.b.ptr, int64(r.ld), int32(n), int32(r.n), int32(r.k)}),
-		launch(d, s, "choose", (n+7)/8, 1, 256, &chooseArgs{m.chosen.ptr, m.weight.ptr, m.router.ptr, int64(r.n), int32(n), int32(r.n), int32(c.cfg.NumExpertsPerToken), re}))
+		c.multiply("store", low), c.multiply("add", middle), c.multiply("add", high),
+		launch(d, s, "choose", (n+7)/8, 1, 256, &chooseArgs{m.chosen.ptr, m.weight.ptr, m.router.ptr, c.routerPitch(), int32(n), int32(r.n), int32(c.cfg.NumExpertsPerToken), re}))
 }
 
 // sortPairs sorts the pairs by expert and cuts them into tiles.
@@ -151,7 +145,7 @@ func (c *compute) sortPairs(pairs, experts, size int) error {
 // runExperts takes the sorted pairs through their experts. The grids are for the most tiles that there can be.
 func (c *compute) runExperts(e *experts, pairs, visits, size int) error {
 	d, s, m := c.dev, c.stream.handle, &c.moe
-	columns, threads := gemmShape(size)
+	shape := shapeOf(d.target, size)
 	tiles := min(pairs/size+e.n, pairs)
 	both, down := 2*e.innerPad, e.hidden
 	base := gemmParams{order: m.order.ptr, tiles: m.tiles.ptr, count: m.cut.ptr}
@@ -161,6 +155,6 @@ func (c *compute) runExperts(e *experts, pairs, visits, size int) error {
 	back.a, back.lda, back.w, back.ldw, back.expert = m.act.ptr, int64(e.innerPad), e.down.ptr, int64(e.innerPad), e.downStep
 	back.c, back.ldc, back.n, back.k = m.answers.ptr, c.hiddenPitch(), int32(down), int32(e.innerPad)
 	return errors.Join(
-		launch(d, s, gemmName("swiglu", size), tiles*((both+columns-1)/columns), 1, threads, &gemmArgs{up}),
-		launch(d, s, gemmName("scatter", size), tiles*((down+columns-1)/columns), 1, threads, &gemmArgs{back}))
+		launch(d, s, gemmName("swiglu", size), tiles*((both+shape.columns-1)/shape.columns), 1, shape.threads, &gemmArgs{up}),
+		launch(d, s, gemmName("scatter", size), tiles*((down+shape.columns-1)/shape.columns), 1, shape.threads, &gemmArgs{back}))
 }

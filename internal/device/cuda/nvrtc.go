@@ -78,11 +78,13 @@ func (n *nvrtc) release() (string, error) {
 // build compiles a source for a target such as sm_90a to machine code. The log holds the assembler's report.
 func (n *nvrtc) build(src source, target string) (code []byte, log string, err error) {
 	text, name := cBytes(src.text), cBytes(src.name)
-	header, headerName := cBytes(prelude), cBytes("prelude.cuh")
-	headers, headerNames := []*byte{&header[0]}, []*byte{&headerName[0]}
+	var texts, names []*byte
+	for _, h := range headers() {
+		texts, names = append(texts, &cBytes(h.text)[0]), append(names, &cBytes(h.name)[0])
+	}
 	var prog uintptr
 	err = n.call("nvrtcCreateProgram", n.create, uintptr(unsafe.Pointer(&prog)), uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&name[0])),
-		1, uintptr(unsafe.Pointer(&headers[0])), uintptr(unsafe.Pointer(&headerNames[0])))
+		uintptr(len(texts)), uintptr(unsafe.Pointer(&texts[0])), uintptr(unsafe.Pointer(&names[0])))
 	if err != nil {
 		return nil, "", err
 	}
@@ -132,8 +134,8 @@ func cubin(src source, target, cache string, open func() (*nvrtc, error)) ([]byt
 		return nil, err
 	}
 	h := sha256.New()
-	for _, s := range []string{src.name, src.text, prelude, target, strings.Join(compileOptions, " "), version} {
-		fmt.Fprintf(h, "%d:%s", len(s), s)
+	for _, s := range append(headers(), src, source{target, version}, source{"options", strings.Join(compileOptions, " ")}) {
+		fmt.Fprintf(h, "%d:%s%d:%s", len(s.name), s.name, len(s.text), s.text)
 	}
 	path := filepath.Join(cache, hex.EncodeToString(h.Sum(nil)[:16])+".cubin")
 	if cache != "" {

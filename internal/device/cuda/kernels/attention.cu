@@ -32,8 +32,10 @@ DEV float power(float x) {
     return y;
 }
 
-template <int DP, int WARPS> struct Flash {
-    static const int TILE = KEYS * DP * 2, PIECES = DP / 8, STEPS = DP / 16, NT = DP / 8;
+// WARPS warps of 16 rows each or, where SHARED is set, of the same 16 rows: then each scores a part of the keys, all take
+// the softmax of all scores, and each weighs a part of the values. The sums are the same, in the same order.
+template <int DP, int WARPS, bool SHARED, int STAGES> struct Flash {
+    static const int TILE = KEYS * DP * 2, PIECES = DP / 8, STEPS = DP / 16, OUT = SHARED ? WARPS : 1, NT = DP / 8 / OUT;
 
     const Attend &p;
     unsigned char *mem;
@@ -85,7 +87,31 @@ template <int DP, int WARPS> struct Flash {
         return (u32)q[0] | (d + 1 < p.dim ? (u32)q[1] << 16 : 0);
     }
 
+    // shared_scores computes the scores of 16 keys a warp and gives all of them to all.
+    __device__ __forceinline__ void shared_scores(float (&s)[8][4], const u32 (&q)[STEPS][4], int stage) {
+        const int lane = threadIdx.x & 31, m = lane >> 3, r = lane & 7, warp = threadIdx.x / 32;
+        const u32 at = smem + stage * 2 * TILE;
+        float part[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            u32 b[4];
+            load4(b, at + piece<DP>(warp * 16 + (m >> 1) * 8 + r, k * 2 + (m & 1)));
+            mma(part[0], q[k], b[0], b[1]);
+            mma(part[1], q[k], b[2], b[3]);
+        }
+        float4 *all = (float4 *)(mem + STAGES * 2 * TILE); // [tile of 8 keys][lane]
+#pragma unroll
+        for (int j = 0; j < 2; j++) all[(warp * 2 + j) * 32 + lane] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float4 v = all[j * 32 + lane];
+            s[j][0] = v.x, s[j][1] = v.y, s[j][2] = v.z, s[j][3] = v.w;
+        }
+    }
+
     __device__ __forceinline__ void scores(float (&s)[8][4], const u32 (&q)[STEPS][4], int stage) {
+        if (SHARED) return shared_scores(s, q, stage);
         const int lane = threadIdx.x & 31, m = lane >> 3, r = lane & 7;
         const u32 at = smem + stage * 2 * TILE;
 #pragma unroll
@@ -132,6 +158,7 @@ template <int DP, int WARPS> struct Flash {
     __device__ __forceinline__ void weigh(float (&o)[NT][4], float (&s)[8][4], int stage) {
         const int lane = threadIdx.x & 31, m = lane >> 3, r = lane & 7;
         const u32 at = smem + stage * 2 * TILE + TILE;
+        const int first = SHARED ? threadIdx.x / 32 * NT : 0; // 8 dims each
 #pragma unroll
         for (int k = 0; k < KEYS / 16; k++) {
             const u32 a[4] = {pack2(s[2 * k][0], s[2 * k][1]), pack2(s[2 * k][2], s[2 * k][3]),
@@ -139,7 +166,7 @@ template <int DP, int WARPS> struct Flash {
 #pragma unroll
             for (int j = 0; j < NT / 2; j++) {
                 u32 b[4];
-                load4_transposed(b, at + piece<DP>(k * 16 + (m & 1) * 8 + r, j * 2 + (m >> 1)));
+                load4_transposed(b, at + piece<DP>(k * 16 + (m & 1) * 8 + r, first + j * 2 + (m >> 1)));
                 mma(o[2 * j], a, b[0], b[1]);
                 mma(o[2 * j + 1], a, b[2], b[3]);
             }
@@ -155,14 +182,14 @@ template <int DP, int WARPS> struct Flash {
         const float inv = 1 / sum;
 #pragma unroll
         for (int j = 0; j < NT; j++) {
-            const int d = j * 8 + lane % 4 * 2;
+            const int d = (SHARED ? threadIdx.x / 32 * NT + j : j) * 8 + lane % 4 * 2;
             if (d < p.dim) out[d] = to_bf16(o[j][h * 2] * inv);
             if (d + 1 < p.dim) out[d + 1] = to_bf16(o[j][h * 2 + 1] * inv);
         }
     }
 
     __device__ __forceinline__ void run() {
-        const int lane = threadIdx.x & 31, r0 = threadIdx.x / 32 * 16 + lane / 4, r1 = r0 + 8;
+        const int lane = threadIdx.x & 31, r0 = (SHARED ? 0 : threadIdx.x / 32 * 16) + lane / 4, r1 = r0 + 8;
         u32 q[STEPS][4];
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
@@ -171,16 +198,12 @@ template <int DP, int WARPS> struct Flash {
         }
         float o[NT][4] = {}, top[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {};
         const int last0 = t.y + r0 / group + 1, last1 = t.y + r1 / group + 1; // keys that each row sees
-        load(0, 0);
-        for (int k0 = 0, stage = 0; k0 < total; k0 += KEYS, stage ^= 1) {
-            __syncthreads(); // all are done with the other stage
-            if (k0 + KEYS < total) {
-                load(stage ^ 1, k0 + KEYS);
-                copy_wait<1>();
-            } else {
-                copy_wait<0>();
-            }
-            __syncthreads();
+#pragma unroll
+        for (int i = 0; i < STAGES - 1; i++) load(i, i * KEYS);
+        for (int k0 = 0, stage = 0; k0 < total; k0 += KEYS, stage = stage + 1 == STAGES ? 0 : stage + 1) {
+            copy_wait<STAGES - 2>();
+            __syncthreads(); // the stage is there, and all are done with the one before
+            load(stage == 0 ? STAGES - 1 : stage - 1, k0 + (STAGES - 1) * KEYS);
             float s[8][4] = {};
             scores(s, q, stage);
             const float f0 = softmax(s, 0, last0 - k0, top[0], sum[0]), f1 = softmax(s, 1, last1 - k0, top[1], sum[1]);
@@ -188,23 +211,24 @@ template <int DP, int WARPS> struct Flash {
             for (int j = 0; j < NT; j++) o[j][0] *= f0, o[j][1] *= f0, o[j][2] *= f1, o[j][3] *= f1;
             weigh(o, s, stage);
         }
+        copy_wait<0>();
         write(o, 0, r0, sum[0]);
         write(o, 1, r1, sum[1]);
     }
 };
 
-#define ATTEND(DP, WARPS, ROWS)                                                                                        \
+#define ATTEND(DP, ROWS, WARPS, SHARED, STAGES)                                                                        \
     extern "C" __global__ void __launch_bounds__(WARPS * 32) attend_##DP##_##ROWS(const Attend p) {                     \
         extern __shared__ __align__(128) unsigned char smem[];                                                          \
-        Flash<DP, WARPS> f(p, smem);                                                                                    \
+        Flash<DP, WARPS, SHARED, STAGES> f(p, smem);                                                                    \
         f.run();                                                                                                        \
     }
 
-ATTEND(16, 1, 16)
-ATTEND(16, 8, 128)
-ATTEND(32, 1, 16)
-ATTEND(32, 8, 128)
-ATTEND(64, 1, 16)
-ATTEND(64, 8, 128)
-ATTEND(128, 1, 16)
-ATTEND(128, 8, 128)
+ATTEND(16, 16, 1, false, 2)
+ATTEND(16, 128, 8, false, 2)
+ATTEND(32, 16, 1, false, 2)
+ATTEND(32, 128, 8, false, 2)
+ATTEND(64, 16, 4, true, 3)
+ATTEND(64, 128, 8, false, 2)
+ATTEND(128, 16, 4, true, 3)
+ATTEND(128, 128, 8, false, 2)

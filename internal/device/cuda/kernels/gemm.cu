@@ -6,6 +6,10 @@
 // Rows of A and W are padded with zeros to whole 16 bytes (lda, ldw and k are multiples of 8).
 #include "prelude.cuh"
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "wgmma.cuh"
+#endif
+
 // What becomes of a tile.
 enum { STORE, ADD, SWIGLU, SCATTER };
 
@@ -28,7 +32,7 @@ DEV u32 piece(int r, int c) { return r * (STEP * 2) + ((c ^ (r & 7)) << 4); }
 
 template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> struct Tile {
     static const int THREADS = WR * WC * 32;
-    static const int TM = BM / WR, TN = BN / WC, MT = TM / 16, NT = TN / 8;
+    static const int TM = BM / WR < 16 ? 16 : BM / WR, TN = BN / WC, MT = TM / 16, NT = TN / 8;
     static const int ROWS = THREADS / 8; // rows that all threads copy at once
     static const int AL = (BM + ROWS - 1) / ROWS, WL = BN / ROWS;
     static const int A_BYTES = BM * STEP * 2, STAGE = (BM + BN) * STEP * 2;
@@ -85,6 +89,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
         copy_commit();
     }
 
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
     __device__ __forceinline__ void multiply(float (&acc)[MT][NT][4], int stage, int wr, int wc) {
         const int lane = threadIdx.x & 31, m = lane >> 3, r = lane & 7;
         const u32 a0 = smem + stage * STAGE, w0 = a0 + A_BYTES;
@@ -101,6 +106,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
                 for (int j = 0; j < NT; j++) mma(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
     }
+#endif
 
     // put writes two neighbouring values of row r (within the tile) from column col on.
     __device__ __forceinline__ void put(int r, int col, float x, float y) {
@@ -108,11 +114,13 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
         i64 row = m0 + r;
         if (EPI == SCATTER) row = p.order[row];
         float *c = (float *)p.c + row * p.ldc + col;
-        if (EPI == ADD) x += c[0];
-        c[0] = x;
-        if (col + 1 >= p.n) return;
-        if (EPI == ADD) y += c[1];
-        c[1] = y;
+        if (col + 1 >= p.n) {
+            c[0] = EPI == ADD ? c[0] + x : x;
+            return;
+        }
+        float2 v = make_float2(x, y); // rows start at whole 16 bytes
+        if (EPI == ADD) v.x += ((float2 *)c)->x, v.y += ((float2 *)c)->y;
+        *(float2 *)c = v;
     }
 
     // gate writes silu(g) u; W holds eight rows of gate and eight of up in turn.
@@ -138,6 +146,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
                 }
     }
 
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
     __device__ __forceinline__ void run() {
         if (!place()) return;
         const int warp = threadIdx.x / 32, wr = warp / WC, wc = warp % WC;
@@ -154,24 +163,58 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
         copy_wait<0>();
         finish(acc, wr, wc);
     }
+#else
+    // run for warpgroups: each has 64 rows of the tile and all of its columns. A product runs while the next is begun, so a
+    // stage is free two steps after its own. A tile of fewer rows than 64 multiplies what lies behind them too; those rows
+    // of the result are not kept.
+    __device__ __forceinline__ void run() {
+        if (!place()) return;
+        float acc[1][NT][4] = {};
+        const int steps = (p.k + STEP - 1) / STEP, rows64 = threadIdx.x / 128 * 64 * STEP * 2;
+#pragma unroll
+        for (int s = 0; s < STAGES - 2; s++) load(s, s * STEP);
+        int stage = 0;
+        for (int s = 0; s < steps; s++) {
+            copy_wait<STAGES - 3>();
+            async_fence();
+            __syncthreads();
+            const u32 at = smem + stage * STAGE;
+            group_start();
+#pragma unroll
+            for (int k = 0; k < STEP / 16; k++) group_mma(acc[0], tile_at(at + rows64 + k * 32), tile_at(at + A_BYTES + k * 32));
+            group_commit();
+            const int next = stage + STAGES - 2;
+            load(next >= STAGES ? next - STAGES : next, (s + STAGES - 2) * STEP);
+            group_wait<1>();
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        group_wait<0>();
+        copy_wait<0>();
+        finish(acc, threadIdx.x / 32, 0);
+    }
+#endif
 };
 
 #define GEMM(NAME, BM, BN, WR, WC, STAGES, EPI, GROUPED)                                                               \
     extern "C" __global__ void __launch_bounds__(WR *WC * 32) NAME(const Gemm p) {                                      \
-        extern __shared__ __align__(128) unsigned char smem[];                                                          \
+        extern __shared__ __align__(1024) unsigned char smem[];                                                         \
         Tile<BM, BN, WR, WC, STAGES, EPI, GROUPED> t(p, smem_addr(smem));                                               \
         t.run();                                                                                                        \
     }
 
-GEMM(gemm_store_128, 128, 128, 2, 2, 3, STORE, false)
-GEMM(gemm_store_64, 64, 128, 2, 2, 3, STORE, false)
-GEMM(gemm_store_16, 16, 64, 1, 4, 4, STORE, false)
-GEMM(gemm_add_128, 128, 128, 2, 2, 3, ADD, false)
-GEMM(gemm_add_64, 64, 128, 2, 2, 3, ADD, false)
-GEMM(gemm_add_16, 16, 64, 1, 4, 4, ADD, false)
-GEMM(gemm_swiglu_128, 128, 128, 2, 2, 3, SWIGLU, true)
-GEMM(gemm_swiglu_64, 64, 128, 2, 2, 3, SWIGLU, true)
-GEMM(gemm_swiglu_16, 16, 64, 1, 4, 4, SWIGLU, true)
-GEMM(gemm_scatter_128, 128, 128, 2, 2, 3, SCATTER, true)
-GEMM(gemm_scatter_64, 64, 128, 2, 2, 3, SCATTER, true)
-GEMM(gemm_scatter_16, 16, 64, 1, 4, 4, SCATTER, true)
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define GEMMS(WHAT, EPI, GROUPED)                                                                                      \
+    GEMM(gemm_##WHAT##_128, 128, 256, 8, 1, 4, EPI, GROUPED)                                                           \
+    GEMM(gemm_##WHAT##_64, 64, 128, 4, 1, 4, EPI, GROUPED)                                                             \
+    GEMM(gemm_##WHAT##_16, 16, 64, 4, 1, 6, EPI, GROUPED)
+#else
+#define GEMMS(WHAT, EPI, GROUPED)                                                                                      \
+    GEMM(gemm_##WHAT##_128, 128, 128, 2, 2, 3, EPI, GROUPED)                                                           \
+    GEMM(gemm_##WHAT##_64, 64, 128, 2, 2, 3, EPI, GROUPED)                                                             \
+    GEMM(gemm_##WHAT##_16, 16, 64, 1, 4, 4, EPI, GROUPED)
+#endif
+
+GEMMS(store, STORE, false)
+GEMMS(add, ADD, false)
+GEMMS(swiglu, SWIGLU, true)
+GEMMS(scatter, SCATTER, true)

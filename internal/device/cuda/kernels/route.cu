@@ -2,39 +2,6 @@
 // expert may differ between runs; no value depends on it.
 #include "prelude.cuh"
 
-// router computes logits [rows, experts] = x Wᵀ in fp32: tiles of 32 rows by 64 experts, 128 threads with 4 by 4 values
-// each. Every sum runs over k from the front.
-extern "C" __global__ void __launch_bounds__(128) router(float *logits, i64 ldl, const float *x, i64 ldx, const u16 *w,
-                                                         i64 ldw, int m, int n, int k) {
-    __shared__ float a[32][33], b[32][65]; // [k][row], [k][expert]
-    const int m0 = blockIdx.x * 32, n0 = blockIdx.y * 64;
-    const int tm = threadIdx.x / 16 * 4, tn = threadIdx.x % 16;
-    float acc[4][4] = {};
-    for (int k0 = 0; k0 < k; k0 += 32) {
-        for (int i = threadIdx.x; i < 32 * 32; i += 128) {
-            const int r = i / 32, c = i % 32;
-            a[c][r] = m0 + r < m && k0 + c < k ? x[(i64)(m0 + r) * ldx + k0 + c] : 0;
-        }
-        for (int i = threadIdx.x; i < 64 * 32; i += 128) {
-            const int r = i / 32, c = i % 32;
-            b[c][r] = n0 + r < n && k0 + c < k ? from_bf16(w[(i64)(n0 + r) * ldw + k0 + c]) : 0;
-        }
-        __syncthreads();
-#pragma unroll
-        for (int c = 0; c < 32; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) acc[i][j] += a[c][tm + i] * b[c][tn + 16 * j];
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (m0 + tm + i < m && n0 + tn + 16 * j < n) logits[(i64)(m0 + tm + i) * ldl + n0 + tn + 16 * j] = acc[i][j];
-}
-
 const int LANE = 8; // experts of one lane: 256 in all
 
 // choose takes the most probable experts of each row, ties to the lower number: a warp a row. What is not a number is

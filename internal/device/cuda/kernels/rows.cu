@@ -57,10 +57,11 @@ DEV float block_sum(float v) {
     return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
 }
 
-// rms_norm writes x / sqrt(mean(x²) + eps) * w of one row a block of 256 threads: to bf16 and, where exact is set, to fp32.
-// rows says which rows of x to take; null: all.
-extern "C" __global__ void rms_norm(u16 *out, i64 ldo, float *exact, i64 lde, const float *x, i64 ldx, const float *w,
-                                const int *rows, int n, float eps) {
+// rms_norm writes x / sqrt(mean(x²) + eps) * w of one row a block of 256 threads, rounded to bf16. Where rest is set, what
+// the rounding left goes to rest, in two further bf16 values of which the second is last elements behind: the three sum to
+// the fp32 value but for 2^-24 of it. rows says which rows of x to take; null: all.
+extern "C" __global__ void rms_norm(u16 *out, i64 ldo, u16 *rest, i64 last, const float *x, i64 ldx, const float *w,
+                                    const int *rows, int n, float eps) {
     const i64 r = blockIdx.x;
     const float *in = x + (rows ? rows[r] : r) * ldx;
     float sum = 0;
@@ -68,8 +69,13 @@ extern "C" __global__ void rms_norm(u16 *out, i64 ldo, float *exact, i64 lde, co
     const float scale = 1 / sqrtf(block_sum(sum) / n + eps);
     for (int i = threadIdx.x; i < n; i += 256) {
         const float v = in[i] * scale * w[i];
-        out[r * ldo + i] = to_bf16(v);
-        if (exact) exact[r * lde + i] = v;
+        const u16 high = to_bf16(v);
+        out[r * ldo + i] = high;
+        if (!rest) continue;
+        const float left = v - from_bf16(high);
+        const u16 middle = to_bf16(left);
+        rest[r * ldo + i] = middle;
+        rest[last + r * ldo + i] = to_bf16(left - from_bf16(middle));
     }
 }
 
