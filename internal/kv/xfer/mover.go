@@ -2,10 +2,12 @@
 // into the fewest, largest copies, runs each direction on a stream of its own, and counts every byte. It holds no
 // policy: what moves where was decided elsewhere.
 //
-// Start at Mover; plan.go is how moves become copies. Invariant 8 lives here: bytes reported = bytes moved.
+// Start at Mover; plan.go is how moves become copies, way.go how a direction survives a failed copy. Invariant 8 lives
+// here: bytes reported = bytes moved.
 package xfer
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +29,8 @@ type Config struct {
 	Trace func(CopyRecord)
 }
 
-// CopyRecord is one finished copy. Times are on the device's clock.
+// CopyRecord is one finished copy. Times are on the device's clock; a copy that never started has none. Bytes are 0
+// when it failed.
 type CopyRecord struct {
 	Tag        uint64 // of its Submit
 	From, To   kv.Tier
@@ -39,44 +42,21 @@ type CopyRecord struct {
 
 // Stats counts what one direction has done since the start.
 type Stats struct {
-	Moves, Pieces, Failed uint64
-	Bytes                 uint64
-	Busy                  time.Duration // sum of the copies' durations
-	Submit                time.Duration // host time spent in handing copies over, both directions
+	Pieces        uint64        // copies handed over
+	Moves, Failed uint64        // blocks that arrived, and that did not
+	Bytes         uint64        // that arrived
+	Busy          time.Duration // sum of the copies' durations, on the device's clock
+	Submit        time.Duration // host time spent in handing copies over, both directions
 }
 
-// Mover runs moves. Its methods are for one goroutine, the engine's; copies run by themselves.
+// Mover runs moves. Its methods are for one goroutine, the engine's; copies run by themselves. Loads and stores have a
+// stream each, so neither waits for the other's; they share the link, or on a CPU the cores.
 type Mover struct {
-	cfg  Config
-	size int64 // of a block
-	ways [kv.NumTiers]*way
-	wake chan struct{}
-}
-
-// way is one direction: the tier that it copies to names it.
-type way struct {
-	stream device.Stream
-	queue  []copying // in the order of the stream
-	stats  Stats
-	watch  chan device.Event
-	missed bool // an event found the watch full: Poll, which an earlier event wakes, hands one over again
-}
-
-// await makes e's end wake whoever waits on Notify.
-func (w *way) await(e device.Event) {
-	select {
-	case w.watch <- e:
-		w.missed = false
-	default:
-		w.missed = true
-	}
-}
-
-// copying is a piece on a stream.
-type copying struct {
-	piece
-	tag        uint64
-	start, end device.Event
+	cfg    Config
+	size   int64 // of a block
+	ways   [kv.NumTiers]*way
+	wake   chan struct{}
+	closed bool
 }
 
 const defaultPieceBytes = 64 << 20
@@ -89,31 +69,31 @@ func New(cfg Config) (*Mover, error) {
 	if cfg.Memory == nil || cfg.DevicePool == nil || cfg.HostPool == nil {
 		return nil, fmt.Errorf("kv/xfer: memory and both pools must be set")
 	}
+	if cfg.MaxPieceBytes < 0 {
+		return nil, fmt.Errorf("kv/xfer: pieces of %d bytes", cfg.MaxPieceBytes)
+	}
 	if cfg.MaxPieceBytes == 0 {
 		cfg.MaxPieceBytes = defaultPieceBytes
 	}
 	m := &Mover{cfg: cfg, size: cfg.Layout.BlockBytes(), wake: make(chan struct{}, 1)}
 	for to, name := range []string{kv.Device: "kv load", kv.Host: "kv store"} {
-		s, err := cfg.Memory.NewStream(name)
-		if err != nil {
+		m.ways[to] = newWay(name, cfg.Memory)
+		go m.ways[to].listen(m.ring)
+	}
+	for _, w := range m.ways {
+		if err := w.open(); err != nil {
 			m.Close()
-			return nil, fmt.Errorf("stream for %s: %w", name, err)
+			return nil, err
 		}
-		w := &way{stream: s, watch: make(chan device.Event, 1024)}
-		m.ways[to] = w
-		go m.listen(w.watch)
 	}
 	return m, nil
 }
 
-// listen turns finished events into a wake-up of whoever waits on Notify.
-func (m *Mover) listen(events <-chan device.Event) {
-	for e := range events {
-		_ = e.Wait() // Poll reports the error with its moves
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+// ring wakes whoever waits on Notify.
+func (m *Mover) ring() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -125,23 +105,39 @@ func (m *Mover) SubmitTagged(tag uint64, moves []kv.Move) {
 	if len(moves) == 0 {
 		return
 	}
+	if m.closed {
+		panic("kv/xfer: moves are submitted after Close")
+	}
 	began := time.Now()
 	for _, p := range plan(moves, max(int(m.cfg.MaxPieceBytes/m.size), 1)) {
-		w := m.ways[p.to]
-		if w == nil || p.from == p.to {
+		if p.from == p.to || p.from >= kv.NumTiers || p.to >= kv.NumTiers {
 			panic(fmt.Sprintf("kv/xfer: no way from %v to %v", p.from, p.to))
 		}
-		c := copying{piece: p, tag: tag, start: w.stream.Record()}
-		n := int64(len(p.moves)) * m.size
-		w.stream.Copy(m.pool(p.to), int64(p.dst)*m.size, m.pool(p.from), int64(p.src)*m.size, n)
-		c.end = w.stream.Record()
-		w.queue = append(w.queue, c)
-		w.stats.Pieces++
-		w.await(c.end)
+		m.start(p, tag)
+	}
+	for _, w := range m.ways {
+		w.watchFirst()
 	}
 	took := time.Since(began)
 	m.ways[kv.Device].stats.Submit += took
 	m.ways[kv.Host].stats.Submit += took
+}
+
+// start queues one copy, or notes why it cannot.
+func (m *Mover) start(p piece, tag uint64) {
+	w := m.ways[p.to]
+	c := copying{piece: p, tag: tag}
+	if c.err = w.open(); c.err != nil {
+		m.ring()
+	} else {
+		c.lane = w.lane
+		c.lane.open++
+		c.start = c.lane.stream.Record()
+		c.lane.stream.Copy(m.pool(p.to), int64(p.dst)*m.size, m.pool(p.from), int64(p.src)*m.size, int64(len(p.moves))*m.size)
+		c.end = c.lane.stream.Record()
+		w.stats.Pieces++
+	}
+	w.queue = append(w.queue, c)
 }
 
 func (m *Mover) pool(t kv.Tier) device.Buffer {
@@ -151,41 +147,45 @@ func (m *Mover) pool(t kv.Tier) device.Buffer {
 	return m.cfg.HostPool
 }
 
-// Poll reports every move that has ended since the last call, in the order of its stream, and returns how many. It
-// does not wait.
+// Poll reports every move that has ended since the last call, in the order of its direction, and returns how many. It
+// does not wait. A copy that fails takes those behind it on its stream along; moves submitted after the failure was
+// reported go over a new stream.
 func (m *Mover) Poll(done func(kv.Move, error)) int {
 	n := 0
 	for _, w := range m.ways {
-		for len(w.queue) > 0 && w.queue[0].end.Done() {
+		for len(w.queue) > 0 && w.queue[0].ended() {
 			c := w.queue[0]
+			w.queue[0] = copying{} // its moves and events are garbage from here on
 			w.queue = w.queue[1:]
 			n += m.finish(w, &c, done)
 		}
-		if w.missed && len(w.queue) > 0 {
-			w.await(w.queue[0].end)
-		}
+		w.watchFirst()
 	}
 	return n
 }
 
 // finish counts one ended copy and reports its moves.
 func (m *Mover) finish(w *way, c *copying, done func(kv.Move, error)) int {
-	err := c.end.Wait()
 	n := len(c.moves)
-	r := CopyRecord{Tag: c.tag, From: c.from, To: c.to, Bytes: int64(n) * m.size, Blocks: n, Start: c.start.Time(), End: c.end.Time(), Err: err}
-	if err != nil {
+	r := CopyRecord{Tag: c.tag, From: c.from, To: c.to, Blocks: n, Err: c.err}
+	if c.lane != nil {
+		r.Err = c.end.Wait()
+		r.Start, r.End = c.start.Time(), c.end.Time()
+		w.ended(c.lane, r.Err)
+	}
+	if r.Err != nil {
 		w.stats.Failed += uint64(n)
-		r.Bytes = 0
 	} else {
+		r.Bytes = int64(n) * m.size
 		w.stats.Moves += uint64(n)
 		w.stats.Bytes += uint64(r.Bytes)
+		w.stats.Busy += r.End - r.Start
 	}
-	w.stats.Busy += r.End - r.Start
 	if m.cfg.Trace != nil {
 		m.cfg.Trace(r)
 	}
 	for _, mv := range c.moves {
-		done(mv, err)
+		done(mv, r.Err)
 	}
 	return n
 }
@@ -207,18 +207,16 @@ func (m *Mover) Pending() int {
 // Stats counts the copies into a tier: those to the device are loads, those to the host stores.
 func (m *Mover) Stats(to kv.Tier) Stats { return m.ways[to].stats }
 
-// Close waits for what is queued and frees the streams.
+// Close waits for what is queued and frees the streams. Poll still reports what it had not, with its errors, and Stats
+// still counts it. Closing again does nothing.
 func (m *Mover) Close() error {
-	var first error
-	for i, w := range m.ways {
-		if w == nil {
-			continue
-		}
-		if err := w.stream.Close(); err != nil && first == nil {
-			first = err
-		}
-		close(w.watch)
-		m.ways[i] = nil
+	if m.closed {
+		return nil
 	}
-	return first
+	m.closed = true
+	var errs []error
+	for _, w := range m.ways {
+		errs = append(errs, w.close())
+	}
+	return errors.Join(errs...)
 }

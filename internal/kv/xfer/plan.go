@@ -7,45 +7,47 @@ import (
 	"larder/internal/kv"
 )
 
-// piece is one copy that carries out some moves: neighbours on both sides, because a block is one contiguous piece in
-// every tier.
+// piece is one copy that carries out some moves: n blocks that are neighbours on both sides, and one contiguous piece
+// on both, because a block holds all layers in every tier. A slice of their layers would be one 2-D copy: the slice's
+// bytes wide, a block's bytes apart, n rows.
 type piece struct {
 	from, to kv.Tier
 	src, dst kv.BlockID // of the first block
-	moves    []kv.Move
+	moves    []kv.Move  // in the order of the blocks
+	first    int        // the earliest of them in the list of orders
 }
 
-// plan turns moves into the fewest copies: moves of one direction whose source and destination are both neighbours of
-// the one before become one copy. Pieces come in the order of their earliest move, so what was ordered first starts
-// first; no piece holds more than maxBlocks blocks, so that a later order does not wait for ever behind a long one.
+// plan turns moves into the fewest copies: those that go the same way by the same distance, from neighbour to
+// neighbour, become one, of maxBlocks blocks at most, so that a later order does not wait for ever behind a long one.
+// Pieces come in the order of their earliest move: what was ordered first starts first.
 func plan(moves []kv.Move, maxBlocks int) []piece {
-	var pieces []piece
-	order := map[kv.MoveID]int{}
-	for i, m := range moves {
-		order[m.ID] = i
+	order := make([]int, len(moves))
+	for i := range order {
+		order[i] = i
 	}
-	byPlace := slices.Clone(moves)
-	slices.SortFunc(byPlace, func(a, b kv.Move) int {
-		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Src, b.Src))
+	slices.SortFunc(order, func(i, j int) int {
+		a, b := &moves[i], &moves[j]
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Dst-a.Src, b.Dst-b.Src), cmp.Compare(a.Src, b.Src), cmp.Compare(i, j))
 	})
-	for i, m := range byPlace {
-		if i > 0 {
-			last := &pieces[len(pieces)-1]
-			n := kv.BlockID(len(last.moves))
-			if last.from == m.From && last.to == m.To && m.Src == last.src+n && m.Dst == last.dst+n && len(last.moves) < maxBlocks {
-				last.moves = append(last.moves, m)
-				continue
-			}
+	sorted := make([]kv.Move, len(moves))
+	var pieces []piece
+	for at, i := range order {
+		m := moves[i]
+		sorted[at] = m
+		if len(pieces) > 0 && len(pieces[len(pieces)-1].moves) < maxBlocks && pieces[len(pieces)-1].continues(m) {
+			p := &pieces[len(pieces)-1]
+			p.moves = sorted[at-len(p.moves) : at+1]
+			p.first = min(p.first, i)
+			continue
 		}
-		pieces = append(pieces, piece{from: m.From, to: m.To, src: m.Src, dst: m.Dst, moves: []kv.Move{m}})
+		pieces = append(pieces, piece{from: m.From, to: m.To, src: m.Src, dst: m.Dst, moves: sorted[at : at+1], first: i})
 	}
-	first := func(p piece) int {
-		at := order[p.moves[0].ID]
-		for _, m := range p.moves[1:] {
-			at = min(at, order[m.ID])
-		}
-		return at
-	}
-	slices.SortFunc(pieces, func(a, b piece) int { return cmp.Compare(first(a), first(b)) })
+	slices.SortFunc(pieces, func(a, b piece) int { return cmp.Compare(a.first, b.first) })
 	return pieces
+}
+
+// continues says whether m moves the neighbour of the piece's last block to the neighbour of where that one goes.
+func (p *piece) continues(m kv.Move) bool {
+	n := kv.BlockID(len(p.moves))
+	return m.From == p.from && m.To == p.to && m.Src == p.src+n && m.Dst == p.dst+n
 }
