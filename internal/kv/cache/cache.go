@@ -86,8 +86,7 @@ type Cache struct {
 	loads   map[*prefix.Entry]*flight // the flights that are loads
 	orders  []kv.Move                 // not drained yet
 	lastID  kv.MoveID
-	saving  int                        // flights that save what shall leave the device
-	leaving map[*prefix.Entry]struct{} // what is saved and shall leave the device, but is in use or has its tail there
+	saving  int // flights that save what shall leave the device
 }
 
 // New is an empty cache.
@@ -99,7 +98,7 @@ func New(cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{cfg: cfg, leases: map[*Lease]struct{}{}, flights: map[kv.MoveID]*flight{}, loads: map[*prefix.Entry]*flight{}, leaving: map[*prefix.Entry]struct{}{}}
+	c := &Cache{cfg: cfg, leases: map[*Lease]struct{}{}, flights: map[kv.MoveID]*flight{}, loads: map[*prefix.Entry]*flight{}}
 	c.index = prefix.New(policy, c.writesBack())
 	c.pools[kv.Device], c.pools[kv.Host] = pool.New(cfg.DeviceBlocks), pool.New(cfg.HostBlocks)
 	return c, nil

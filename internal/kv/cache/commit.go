@@ -27,7 +27,7 @@ func (l *Lease) Commit(seq []int32, n int) {
 		if e == nil {
 			break
 		}
-		c.touch(e, known)
+		c.index.Touch(e, known)
 		if c.wantsStore(e, known) {
 			toStore = append(toStore, e)
 		}
@@ -47,7 +47,7 @@ func (l *Lease) use() (toStore []*prefix.Entry) {
 	for i, t := range l.hit {
 		e := l.shared[i]
 		l.c.stats[t].HitTokens += uint64(l.c.cfg.Layout.BlockTokens)
-		l.c.touch(e, true)
+		l.c.index.Touch(e, true)
 		if l.c.wantsStore(e, true) {
 			toStore = append(toStore, e)
 		}

@@ -89,20 +89,6 @@ func (c *Cache) unsavedChain(leaf *prefix.Entry, n int) []*prefix.Entry {
 	return chain
 }
 
-// saved evicts from the device what was saved for that, unless it has found a use meanwhile, and then what it
-// continues, if that was only waiting for it.
-func (c *Cache) saved(e *prefix.Entry) {
-	c.leaving[e] = struct{}{}
-	for e != nil && e.CanGo(kv.Device) {
-		if _, ok := c.leaving[e]; !ok {
-			return
-		}
-		p := e.Parent
-		c.evict(e, kv.Device)
-		e = p
-	}
-}
-
 // drop takes e, which nobody uses, out of tier t. What is in no tier any more is forgotten, and with it all that
 // continues it: without its head a tail is of no use.
 func (c *Cache) drop(e *prefix.Entry, t kv.Tier) {
@@ -139,19 +125,10 @@ func (c *Cache) dropAll(e *prefix.Entry) {
 	c.index.Forget(e)
 }
 
-// touch notes a use of e; a hit is a use of what was there before. What is used does not leave.
-func (c *Cache) touch(e *prefix.Entry, hit bool) {
-	c.index.Touch(e, hit)
-	delete(c.leaving, e)
-}
-
 // set says what tier t has of e, and tells the tier's pool whether somebody uses it.
 func (c *Cache) set(e *prefix.Entry, t kv.Tier, p prefix.Place) {
 	c.index.Set(e, t, p)
 	c.tell(e, t)
-	if t == kv.Device && p.State == prefix.Absent {
-		delete(c.leaving, e)
-	}
 }
 
 // pin keeps e's block of tier t, if there is one, from eviction.

@@ -171,7 +171,7 @@ func (l *Lease) Close() {
 	}
 	if l.used {
 		for _, e := range l.shared {
-			l.c.touch(e, false)
+			l.c.index.Touch(e, false)
 		}
 	}
 	l.truncate(0)

@@ -134,7 +134,7 @@ func (c *Cache) stored(f *flight, err error) {
 		}
 	}
 	c.unpin(e, kv.Device)
-	if f.why == saving {
-		c.saved(e)
+	if f.why == saving && e.CanGo(kv.Device) { // else it is in use again, or waits for what continues it
+		c.evict(e, kv.Device)
 	}
 }

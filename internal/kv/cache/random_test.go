@@ -18,21 +18,13 @@ type machine struct {
 	fails bool
 }
 
-func newMachine(t *rapid.T) *machine {
-	m := &machine{known: map[string]bool{}, fails: rapid.Bool().Draw(t, "fails")}
-	m.cfg = Config{
-		DeviceBlocks: rapid.SampledFrom([]int{1, 3, 8, 20, 400}).Draw(t, "device"),
-		HostBlocks:   rapid.SampledFrom([]int{0, 1, 4, 12, 400}).Draw(t, "host"),
-		Write:        WritePolicy(rapid.IntRange(0, 2).Draw(t, "write")),
-		Eviction:     rapid.SampledFrom([]string{"", "lru", "lfu", "slru"}).Draw(t, "eviction"),
-		NoPrefix:     rapid.IntRange(0, 9).Draw(t, "noPrefix") == 9,
-	}
-	w, err := newWorld(m.cfg)
+func newMachine(t *rapid.T, cfg Config) *machine {
+	cfg.Eviction = rapid.SampledFrom([]string{"", "lru", "lfu", "slru"}).Draw(t, "eviction")
+	w, err := newWorld(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.world = w
-	return m
+	return &machine{world: w, cfg: cfg, known: map[string]bool{}, fails: rapid.Bool().Draw(t, "fails")}
 }
 
 // prompt shares prefixes with others: all its tokens are 0 but for the first of each block.
@@ -115,6 +107,11 @@ func (m *machine) compute(t *rapid.T) {
 	if r.l.named < n/bt && !m.cfg.NoPrefix && len(m.c.loads) == 0 {
 		t.Fatalf("only %d of %d blocks are published, and no load stands in the way", r.l.named, n/bt)
 	}
+	m.learn(r)
+}
+
+// learn notes what r has published.
+func (m *machine) learn(r *runner) {
 	for end := bt; end <= r.l.named*bt; end += bt {
 		m.known[text(r.salt, r.tokens[:end])] = true
 	}
@@ -139,6 +136,39 @@ func (m *machine) mustHope(t *rapid.T, r *runner, n int) {
 		}
 	}
 	t.Fatalf("alone with %d blocks, and yet no room for %d tokens after all moves", m.cfg.DeviceBlocks, n)
+}
+
+// whole runs a prompt from its beginning to its end and gives it back, if it finds room.
+func (m *machine) whole(t *rapid.T) {
+	salt, tokens := prompt(t)
+	l, err := m.c.Open(salt, tokens, 0)
+	if err != nil {
+		return
+	}
+	defer l.Close()
+	if l.Extend(len(tokens)) == nil {
+		r := &runner{l: l, salt: salt, tokens: tokens}
+		m.write(r, len(tokens))
+		m.learn(r)
+	}
+}
+
+// alone ends everybody else, and runs a prompt: it must find room.
+func (m *machine) alone(t *rapid.T) {
+	for _, r := range m.live {
+		r.l.Close()
+	}
+	m.live = nil
+	salt, tokens := prompt(t)
+	l, err := m.c.Open(salt, tokens, 0)
+	if err != nil {
+		t.Fatalf("alone, without loads: %v", err)
+	}
+	r := &runner{l: l, salt: salt, tokens: tokens}
+	m.live = append(m.live, r)
+	if l.Extend(len(tokens)) != nil {
+		m.mustHope(t, r, len(tokens))
+	}
 }
 
 func (m *machine) pick(t *rapid.T) *runner {
@@ -231,16 +261,36 @@ func (m *machine) end(t *rapid.T) {
 	m.mustBeEmpty(t)
 }
 
+// run takes the machine through random steps to its end.
+func (m *machine) run(t *rapid.T) {
+	t.Repeat(map[string]func(*rapid.T){
+		"open": m.open, "open too": m.open, "compute": m.compute, "compute on": m.compute, "compute more": m.compute, "close": m.close,
+		"whole": m.whole, "alone": m.alone, "move": m.move, "move on": m.move, "place": m.place, "flush": m.flush, "": m.verify,
+	})
+	m.end(t)
+}
+
 // TestRandom runs random sequences on pools of all sizes, down to one block. What a hit names must be there, whatever
 // was evicted, moved, failed or closed meanwhile; every invariant holds after every step; and as long as nothing had to
 // be dropped, a hit is what a cache without limits would give.
 func TestRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := newMachine(t)
-		t.Repeat(map[string]func(*rapid.T){
-			"open": m.open, "open too": m.open, "compute": m.compute, "compute on": m.compute, "compute more": m.compute, "close": m.close,
-			"move": m.move, "move on": m.move, "place": m.place, "flush": m.flush, "": m.verify,
-		})
-		m.end(t)
+		newMachine(t, Config{
+			DeviceBlocks: rapid.SampledFrom([]int{1, 3, 8, 20, 400}).Draw(t, "device"),
+			HostBlocks:   rapid.SampledFrom([]int{0, 1, 4, 12, 400}).Draw(t, "host"),
+			Write:        WritePolicy(rapid.IntRange(0, 2).Draw(t, "write")),
+			NoPrefix:     rapid.IntRange(0, 9).Draw(t, "noPrefix") == 9,
+		}).run(t)
+	})
+}
+
+// TestRandomWriteBack does the same where it is hardest to make room.
+func TestRandomWriteBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		newMachine(t, Config{
+			DeviceBlocks: rapid.SampledFrom([]int{6, 10, 20}).Draw(t, "device"),
+			HostBlocks:   rapid.SampledFrom([]int{1, 2, 4, 12}).Draw(t, "host"),
+			Write:        WriteBack,
+		}).run(t)
 	})
 }
