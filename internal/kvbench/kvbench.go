@@ -37,16 +37,19 @@ func (d Direction) String() string {
 	return fmt.Sprintf("direction(%d)", uint8(d))
 }
 
+// MarshalText is the direction's name, for JSON.
+func (d Direction) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
 // Config is one measurement.
 type Config struct {
-	Layout   kv.Layout // of one shard: layers, KV heads of the shard, block size
-	Tokens   int       // per request and direction; whole blocks are moved
-	Requests int       // per batch
-	InFlight int       // requests that move at once
-	Batches  int       // measured batches per phase
-	Scatter  bool      // blocks of a request in random order over the pool, so that no two coalesce
-	Seed     uint64
-	Ceilings []device.Ceiling // measured on this machine in this run; for shares
+	Layout   kv.Layout        `json:"layout"`    // of one shard: layers, KV heads of the shard, block size
+	Tokens   int              `json:"tokens"`    // per request and direction; whole blocks are moved
+	Requests int              `json:"requests"`  // per batch
+	InFlight int              `json:"in_flight"` // requests that move at once
+	Batches  int              `json:"batches"`   // measured batches per phase
+	Scatter  bool             `json:"scatter"`   // blocks of a request in random order over the pool, one copy each
+	Seed     uint64           `json:"seed"`
+	Ceilings []device.Ceiling `json:"ceilings"` // measured on this machine in this run; for shares
 
 	Progress func(done, total int) `json:"-"` // after each batch; nil: none
 }
@@ -105,24 +108,24 @@ type request struct {
 
 // Phase is all that was measured of one direction.
 type Phase struct {
-	Direction Direction
-	Metrics   []Metric // the document's ten where they exist for the direction, then ours
-	Bytes     int64    // moved in all batches, as the mover counted
-	Pieces    int      // copies issued in all batches
+	Direction Direction `json:"direction"`
+	Metrics   []Metric  `json:"metrics"` // the document's ten where they exist for the direction, then ours
+	Bytes     int64     `json:"bytes"`   // moved in all batches, as the mover counted
+	Pieces    int       `json:"pieces"`  // copies issued in all batches
 }
 
 // Result is a whole run.
 type Result struct {
-	Config Config
-	Phases []Phase // load alone, store alone, duplex
-	Checks []Check
+	Config Config  `json:"config"`
+	Phases []Phase `json:"phases"` // load alone, store alone, duplex
+	Checks []Check `json:"checks"`
 }
 
 // Check is one identity that the run proved or not.
 type Check struct {
-	Name   string
-	OK     bool
-	Detail string
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
 }
 
 // ErrChecks is returned, with the result, when a check failed.

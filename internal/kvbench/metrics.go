@@ -1,6 +1,7 @@
 package kvbench
 
 import (
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -23,6 +24,24 @@ func (m Metric) Mean() stats.Value { return stats.Mean(m.Samples) }
 // Percentile is by linear interpolation.
 func (m Metric) Percentile(p float64) stats.Value {
 	return stats.Percentile(slices.Sorted(slices.Values(m.Samples)), p)
+}
+
+// MarshalJSON gives the figures beside the samples that they come from. A share that does not exist is null.
+func (m Metric) MarshalJSON() ([]byte, error) {
+	out := struct {
+		Name    string      `json:"name"`
+		Unit    string      `json:"unit"`
+		N       int         `json:"n"`
+		Mean    stats.Value `json:"mean"`
+		P50     stats.Value `json:"p50"`
+		P99     stats.Value `json:"p99"`
+		Share   *float64    `json:"share"`
+		Samples []float64   `json:"samples"`
+	}{m.Name, m.Unit, len(m.Samples), m.Mean(), m.Percentile(50), m.Percentile(99), nil, m.Samples}
+	if m.Share > 0 {
+		out.Share = &m.Share
+	}
+	return json.Marshal(out)
 }
 
 // batch is one measured batch of requests.
@@ -82,7 +101,6 @@ func bandwidth(bytes int64, d time.Duration) float64 {
 //	load_active_sum, …       sum of the single copies' durations
 //	load_bw, store_bw        bytes of the direction / its span
 //	duplex_bw                bytes of both directions / e2e
-//	submit                   host time spent in handing the moves over
 var perRequest = []struct {
 	name, unit string
 	needs      Direction
@@ -130,7 +148,9 @@ func batchRateName(d Direction) string {
 }
 
 // perBatch are the metrics with one sample per batch: makespan is first start to last end over the batch, the batch's
-// bandwidth is all bytes / makespan, in_flight is the mean number of requests that were moving (sum of e2e / makespan).
+// bandwidth is all bytes / makespan, in_flight is the mean number of requests that were moving (sum of e2e / makespan),
+// batch_wall is the host's time from the first submit to the last completion seen. submit, one sample per request, is
+// the host time spent in handing its moves over.
 func perBatch(d Direction, batches []batch, ceiling float64) []Metric {
 	makespan := Metric{Name: makespanName, Unit: "ms"}
 	bw := Metric{Name: batchRateName(d), Unit: "GiB/s"}

@@ -8,8 +8,8 @@ import (
 	"larder/internal/stats"
 )
 
-// Text writes the result: the document's lines for the duplex phase first, then each phase with what the document
-// leaves out.
+// Text writes the result: for each phase the document's lines that exist for it and ours, the duplex phase last, where
+// all ten of the document's are; then what was checked.
 func (r *Result) Text(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	c := &r.Config

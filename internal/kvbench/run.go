@@ -87,7 +87,11 @@ func newRig(mem device.Memory, cfg Config) (*rig, error) {
 		return nil, fmt.Errorf("the device's host memory cannot be read by the CPU: contents could not be checked")
 	}
 	r.bytes = mapped.Bytes()
-	r.mover, err = xfer.New(xfer.Config{Layout: cfg.Layout, Memory: mem, DevicePool: dev, HostPool: host, Trace: r.trace})
+	move := xfer.Config{Layout: cfg.Layout, Memory: mem, DevicePool: dev, HostPool: host, Trace: r.trace}
+	if cfg.Scatter {
+		move.MaxPieceBytes = block // shuffled blocks may be neighbours by chance
+	}
+	r.mover, err = xfer.New(move)
 	if err != nil {
 		r.close()
 		return nil, err
@@ -165,6 +169,9 @@ func (r *rig) batch(ctx context.Context, d Direction) (batch, error) {
 		r.submit(d, &b, next, next)
 	}
 	for len(r.live) > 0 {
+		if err := ctx.Err(); err != nil {
+			return b, err
+		}
 		freed, err := r.collect(ctx)
 		if err != nil {
 			return b, err

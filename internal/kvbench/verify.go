@@ -10,54 +10,68 @@ import (
 	"larder/internal/kv"
 )
 
-// pattern fills block with words that name what the block is, so that a copy to a wrong place shows.
-func pattern(block []byte, owner, ordinal int) {
-	z := uint64(owner)<<32 | uint64(ordinal)
-	for i := 0; i+8 <= len(block); i += 8 {
-		z += 0x9E3779B97F4A7C15
-		binary.LittleEndian.PutUint64(block[i:], z*0xBF58476D1CE4E5B9)
-	}
+// content names what a block holds: in which phase, for which direction, of which request (loads) or slot (stores), and
+// which of its blocks. No two of a run are alike, so a copy that is missing, stale or in a wrong place shows.
+type content struct {
+	phase, direction Direction
+	owner, ordinal   int
 }
 
-// ownerOf tells a request's host blocks and a slot's device blocks apart in patterns.
-func ownerOf(d Direction, n int) int { return int(d)<<16 + n }
+// fill writes the content into a block.
+func (c content) fill(block []byte) {
+	z := uint64(c.phase)<<62 | uint64(c.direction)<<60 | uint64(c.owner)<<28 | uint64(c.ordinal)
+	next := func() uint64 {
+		z += 0x9E3779B97F4A7C15
+		return z * 0xBF58476D1CE4E5B9
+	}
+	for len(block) >= 8 {
+		binary.LittleEndian.PutUint64(block, next())
+		block = block[8:]
+	}
+	var word [8]byte
+	binary.LittleEndian.PutUint64(word[:], next())
+	copy(block, word[:])
+}
 
 func (r *rig) hostBytes(b kv.BlockID) []byte {
 	size := r.cfg.Layout.BlockBytes()
 	return r.bytes[int64(b)*size : int64(b+1)*size]
 }
 
-// fill puts known content into every source of the phase and poison into every host destination.
+// fill puts known content into every source of the phase and zeros into every destination.
 func (r *rig) fill(d Direction) error {
-	n := r.cfg.BlocksPerRequest()
-	for index := range r.cfg.Requests {
-		for i := range n {
-			if d&Load != 0 {
-				pattern(r.hostBytes(r.hostBlock(index, Load, i)), ownerOf(Load, index), i)
-			}
-			if d&Store != 0 {
-				pattern(r.hostBytes(r.hostBlock(index, Store, i)), ownerOf(Store, index), i)
-			}
+	if d&Store != 0 { // slot n begins with what would be request n's
+		r.eachHost(Store, func(b []byte, index, i int) { content{d, Store, index, i}.fill(b) })
+		if err := r.fromHost(Store); err != nil {
+			return err
 		}
 	}
-	if d&Store == 0 {
+	r.eachHost(Store, func(b []byte, _, _ int) { clear(b) })
+	if d&Load == 0 {
 		return nil
 	}
-	if err := r.throughStream(func(s device.Stream) {
+	r.eachHost(Load, func(b []byte, index, i int) { content{d, Load, index, i}.fill(b) })
+	return r.fromHost(Load)
+}
+
+// eachHost calls f for every host block of a direction.
+func (r *rig) eachHost(d Direction, f func(block []byte, index, i int)) {
+	for index := range r.cfg.Requests {
+		for i := range r.cfg.BlocksPerRequest() {
+			f(r.hostBytes(r.hostBlock(index, d, i)), index, i)
+		}
+	}
+}
+
+// fromHost copies what the host's store blocks hold now into the device's blocks of direction d.
+func (r *rig) fromHost(d Direction) error {
+	return r.throughStream(func(s device.Stream) {
 		for slot := range r.cfg.inFlight() {
-			for i := range n {
-				r.copyBlock(s, r.dev, r.devBlock(slot, Store, i), r.host, r.hostBlock(slot, Store, i))
+			for i := range r.cfg.BlocksPerRequest() {
+				r.copyBlock(s, r.dev, r.devBlock(slot, d, i), r.host, r.hostBlock(slot, Store, i))
 			}
 		}
-	}); err != nil {
-		return err
-	}
-	for index := range r.cfg.Requests {
-		for i := range n {
-			clear(r.hostBytes(r.hostBlock(index, Store, i)))
-		}
-	}
-	return nil
+	})
 }
 
 func (r *rig) copyBlock(s device.Stream, dst device.Buffer, to kv.BlockID, src device.Buffer, from kv.BlockID) {
@@ -81,16 +95,7 @@ func (r *rig) throughStream(queue func(device.Stream)) error {
 
 // checks compares the bytes that the mover counted with those that the plan says, and the contents that arrived.
 func (r *rig) checks(d Direction, batches []batch) ([]Check, error) {
-	directions := int64(1)
-	if d == Duplex {
-		directions = 2
-	}
-	want := int64(len(batches)) * int64(r.cfg.Requests) * directions * r.cfg.BytesPerRequest()
-	out := []Check{{
-		Name:   fmt.Sprintf("%v: bytes moved = bytes planned", d),
-		OK:     r.moved == want,
-		Detail: fmt.Sprintf("%d bytes counted, %d planned", r.moved, want),
-	}, r.rateCheck(d, batches)}
+	out := []Check{r.countCheck(d, batches), r.rateCheck(d, batches)}
 	if d&Load != 0 {
 		c, err := r.loadedRight(d)
 		if err != nil {
@@ -102,6 +107,20 @@ func (r *rig) checks(d Direction, batches []batch) ([]Check, error) {
 		out = append(out, r.storedRight(d))
 	}
 	return out, nil
+}
+
+// countCheck proves that the mover moved what was asked of it, as its trace counts.
+func (r *rig) countCheck(d Direction, batches []batch) Check {
+	directions := int64(1)
+	if d == Duplex {
+		directions = 2
+	}
+	want := int64(len(batches)) * int64(r.cfg.Requests) * directions * r.cfg.BytesPerRequest()
+	return Check{
+		Name:   fmt.Sprintf("%v: bytes moved = bytes planned", d),
+		OK:     r.moved == want,
+		Detail: fmt.Sprintf("%d bytes counted, %d planned", r.moved, want),
+	}
 }
 
 // rateCheck proves bytes = bandwidth x time for the batch figures, against the count that the mover's trace gave.
@@ -122,51 +141,57 @@ func (r *rig) rateCheck(d Direction, batches []batch) Check {
 
 // loadedRight reads the device's load blocks back: each slot must hold the last request that used it, whole.
 func (r *rig) loadedRight(d Direction) (Check, error) {
-	c := Check{Name: fmt.Sprintf("%v: what was loaded is what the host held", d), OK: true}
+	c := comparison{Check: Check{Name: fmt.Sprintf("%v: what was loaded is what the host held", d), OK: true}, want: make([]byte, r.cfg.Layout.BlockBytes())}
 	n := r.cfg.BlocksPerRequest()
 	size := r.cfg.Layout.BlockBytes()
 	staging, err := r.mem.AllocHost(int64(n) * size)
 	if err != nil {
-		return c, err
+		return c.Check, err
 	}
 	defer staging.Free()
 	got := staging.(device.Mapped).Bytes()
-	blocks := 0
 	for slot, index := range r.lastUser {
 		if err := r.throughStream(func(s device.Stream) {
 			for i := range n {
 				r.copyBlock(s, staging, kv.BlockID(i), r.dev, r.devBlock(slot, Load, i))
 			}
 		}); err != nil {
-			return c, err
+			return c.Check, err
 		}
 		for i := range n {
-			blocks++
-			if !bytes.Equal(got[int64(i)*size:int64(i+1)*size], r.hostBytes(r.hostBlock(index, Load, i))) {
-				c.OK = false
-				c.Detail = fmt.Sprintf("request %d, block %d differs", index, i)
-				return c, nil
-			}
+			c.compare(got[int64(i)*size:int64(i+1)*size], content{d, Load, index, i}, index)
 		}
 	}
-	c.Detail = fmt.Sprintf("%d blocks compared", blocks)
-	return c, nil
+	return c.done(), nil
 }
 
 // storedRight compares every request's host blocks with the content of the slot that it stored from.
 func (r *rig) storedRight(d Direction) Check {
-	c := Check{Name: fmt.Sprintf("%v: what was stored is what the device held", d), OK: true}
-	want := make([]byte, r.cfg.Layout.BlockBytes())
-	for index, slot := range r.slotOf {
-		for i := range r.cfg.BlocksPerRequest() {
-			pattern(want, ownerOf(Store, slot), i)
-			if !bytes.Equal(want, r.hostBytes(r.hostBlock(index, Store, i))) {
-				c.OK = false
-				c.Detail = fmt.Sprintf("request %d, block %d differs", index, i)
-				return c
-			}
-		}
+	c := comparison{Check: Check{Name: fmt.Sprintf("%v: what was stored is what the device held", d), OK: true}, want: make([]byte, r.cfg.Layout.BlockBytes())}
+	r.eachHost(Store, func(b []byte, index, i int) { c.compare(b, content{d, Store, r.slotOf[index], i}, index) })
+	return c.done()
+}
+
+// comparison is a check of contents.
+type comparison struct {
+	Check
+	want   []byte
+	blocks int
+}
+
+// compare holds got to what it should be; the first difference is kept.
+func (c *comparison) compare(got []byte, want content, request int) {
+	c.blocks++
+	want.fill(c.want)
+	if c.OK && !bytes.Equal(got, c.want) {
+		c.OK = false
+		c.Detail = fmt.Sprintf("request %d, block %d differs", request, want.ordinal)
 	}
-	c.Detail = fmt.Sprintf("%d blocks compared", len(r.slotOf)*r.cfg.BlocksPerRequest())
-	return c
+}
+
+func (c *comparison) done() Check {
+	if c.OK {
+		c.Detail = fmt.Sprintf("%d blocks compared", c.blocks)
+	}
+	return c.Check
 }
