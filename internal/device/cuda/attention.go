@@ -31,17 +31,28 @@ type attendParams struct {
 
 type attendArgs struct{ P attendParams }
 
-func attendName(dim, rows int) string { return fmt.Sprintf("attend_%d_%d", dim, rows) }
-
-// sharedTiles says whether four warps share the rows of a tile: the narrow ones of large heads.
-func sharedTiles(dim, rows int) bool { return rows == narrowRows && dim >= 64 }
-
-// attendThreads is a block's threads.
-func attendThreads(dim, rows int) int {
-	if sharedTiles(dim, rows) {
-		return 128
+func attendName(dim int, wide bool) string {
+	if wide {
+		return fmt.Sprintf("attend_%d_wide", dim)
 	}
-	return rows * 2
+	return fmt.Sprintf("attend_%d_narrow", dim)
+}
+
+// attendShape is a tile's query rows, a block's threads and its shared memory in bytes.
+type attendShape struct{ rows, threads, shared int }
+
+// attendShapeOf is the shape that attention.cu has for heads of dim.
+func attendShapeOf(target string, dim int, wide bool) attendShape {
+	stage := 2 * 64 * dim * 2 // 64 keys and values
+	switch {
+	case wide && dim == 128 && target == "sm_90a":
+		return attendShape{192, 384, 4*stage + 192*dim*2}
+	case wide:
+		return attendShape{128, 256, 2 * stage}
+	case dim >= 64: // four warps share the rows
+		return attendShape{narrowRows, 128, 3*stage + narrowRows*64*4}
+	}
+	return attendShape{narrowRows, 32, 2 * stage}
 }
 
 // kernelDim is the head size that a kernel is made for: the smallest that holds dim.
@@ -96,8 +107,8 @@ func (c *compute) attend(layer int) error {
 	dim := kernelDim(cfg.HeadDim)
 	wide, narrow := args, args
 	wide.P.tiles, narrow.P.tiles = c.plan.far.b.ptr+uintptr(c.plan.wideAt), c.plan.far.b.ptr+uintptr(c.plan.narrowAt)
-	return errors.Join(c.attendTiles(attendName(dim, wideRows), c.plan.wide, attendThreads(dim, wideRows), &wide),
-		c.attendTiles(attendName(dim, narrowRows), c.plan.narrow, attendThreads(dim, narrowRows), &narrow))
+	return errors.Join(c.attendTiles(attendName(dim, true), c.plan.wide, attendShapeOf(c.dev.target, dim, true).threads, &wide),
+		c.attendTiles(attendName(dim, false), c.plan.narrow, attendShapeOf(c.dev.target, dim, false).threads, &narrow))
 }
 
 // mostTiles is how many tiles one launch takes: the grid's second side is limited.

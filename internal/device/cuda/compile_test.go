@@ -53,7 +53,7 @@ func TestKernelsAreListed(t *testing.T) {
 				t.Errorf("%s: kernel %s is not listed", src.name, m[1])
 			}
 		}
-		for _, m := range regexp.MustCompile(`(?m)^ATTEND\((\d+), (\d+),`).FindAllStringSubmatch(src.text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^ATTEND\((\d+), (\w+),`).FindAllStringSubmatch(src.text, -1) {
 			if name := "attend_" + m[1] + "_" + m[2]; known[name] == nil || sharedBytes("sm_80", name) == 0 {
 				t.Errorf("%s: kernel %s is not listed", src.name, name)
 			}

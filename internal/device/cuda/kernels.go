@@ -103,7 +103,7 @@ func kernelArgs() map[string]map[string]any {
 		}
 	}
 	for _, dim := range []int{16, 32, 64, 128} {
-		attention[attendName(dim, narrowRows)], attention[attendName(dim, wideRows)] = attendArgs{}, attendArgs{}
+		attention[attendName(dim, false)], attention[attendName(dim, true)] = attendArgs{}, attendArgs{}
 	}
 	return map[string]map[string]any{
 		"attention.cu": attention,
@@ -121,7 +121,6 @@ func kernelArgs() map[string]map[string]any {
 
 // sharedBytes is how much dynamic shared memory a kernel takes.
 func sharedBytes(target, name string) int {
-	var a, b int
 	if rest, ok := strings.CutPrefix(name, "gemm_"); ok {
 		_, rows, _ := strings.Cut(rest, "_")
 		n, err := strconv.Atoi(rows)
@@ -130,11 +129,13 @@ func sharedBytes(target, name string) int {
 		}
 		return shapeOf(target, n).shared
 	}
-	if n, _ := fmt.Sscanf(name, "attend_%d_%d", &a, &b); n == 2 {
-		if sharedTiles(a, b) {
-			return 3*2*64*a*2 + 16*64*4
+	if rest, ok := strings.CutPrefix(name, "attend_"); ok {
+		head, kind, _ := strings.Cut(rest, "_")
+		n, err := strconv.Atoi(head)
+		if err != nil {
+			panic(err) // attendName made it
 		}
-		return 2 * 2 * 64 * a * 2
+		return attendShapeOf(target, n, kind == "wide").shared
 	}
 	return 0
 }

@@ -94,6 +94,75 @@ func TestAgainstCPU(t *testing.T) {
 	}
 }
 
+// TestSameBits computes prompts whole, in random pieces in company, and but for the last token, which makes tiles of all
+// kinds. The logits must be the same, bit for bit.
+func TestSameBits(t *testing.T) {
+	for _, name := range []string{"tiny", "qwen3-30b-a3b", "qwen3-0.6b"} {
+		t.Run(name, func(t *testing.T) {
+			cfg, _ := arch.Builtin(name)
+			cfg.NumLayers = 1
+			w := newWhole(t, openGPU(t), cfg)
+			seed := devicetest.Seed()
+			t.Logf("seed %d (LARDER_SEED=%d repeats it)", seed, seed)
+			rng := devicetest.Rand(seed, name)
+			prompts := make([][]int32, 6)
+			for i, n := range []int{1, 65, 200 + rng.IntN(300), 700, 64, 17} {
+				for range n {
+					prompts[i] = append(prompts[i], int32(rng.IntN(cfg.VocabSize)))
+				}
+			}
+			want := w.inPieces(t, prompts, func(left int) int { return left })
+			for what, piece := range map[string]func(left int) int{
+				"all but the last":  func(left int) int { return max(left-1, 1) },
+				"random pieces":     func(left int) int { return 1 + rng.IntN(left) },
+				"pieces of 1 and 2": func(left int) int { return min(left, 1+rng.IntN(2)+left/100*90) },
+			} {
+				got := w.inPieces(t, prompts, piece)
+				for i := range prompts {
+					for j := range got[i] {
+						if math.Float32bits(got[i][j]) != math.Float32bits(want[i][j]) {
+							t.Fatalf("%s: prompt of %d tokens: logit %d is %v, whole %v", what, len(prompts[i]), j, got[i][j], want[i][j])
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// inPieces computes prompts together, in pieces, and gives the logits behind each.
+func (w *whole) inPieces(t *testing.T, prompts [][]int32, piece func(left int) int) [][]float32 {
+	t.Helper()
+	logits, done := make([][]float32, len(prompts)), make([]int, len(prompts))
+	for {
+		b := &device.Batch{}
+		var last []int
+		for i, p := range prompts {
+			if done[i] == len(p) {
+				continue
+			}
+			n := piece(len(p) - done[i])
+			s := device.Seq{Context: done[i], Tokens: n}
+			for j := range (done[i] + n + blockTokens - 1) / blockTokens {
+				s.Blocks = append(s.Blocks, kv.BlockID(j*len(prompts)+i))
+			}
+			b.IDs = append(b.IDs, p[done[i]:done[i]+n]...)
+			if done[i] += n; done[i] == len(p) {
+				s.Draw = &sample.Draw{Params: sample.Params{TopP: 1}}
+				last = append(last, i)
+			}
+			b.Seqs = append(b.Seqs, s)
+		}
+		if len(b.Seqs) == 0 {
+			return logits
+		}
+		_, got := w.forward(t, b)
+		for j, i := range last {
+			logits[i] = got[j]
+		}
+	}
+}
+
 func openGPU(t *testing.T) device.Device {
 	t.Helper()
 	dev, err := cuda.New(cuda.Config{CacheDir: filepath.Join(os.TempDir(), "larder-kernels")})

@@ -10,7 +10,7 @@ import (
 type plan struct {
 	near, far         scratch
 	at                []part
-	wide, narrow      int // tiles of 128 and of 16 query rows
+	wide, narrow      int // tiles of many and of up to 16 query rows
 	idsAt, rowsAt     int64
 	drawsAt, tablesAt int64
 	wideAt, narrowAt  int64
@@ -26,10 +26,8 @@ type placed struct{ position, table int32 }
 // tile is a tile of query rows: int4 of the kernels.
 type tile struct{ row, position, tokens, table int32 }
 
-const (
-	wideRows   = 128
-	narrowRows = 16
-)
+// narrowRows is the query rows of a narrow tile.
+const narrowRows = 16
 
 // tiling says how many tokens make a tile of a sequence, and whether it is a wide one.
 func (c *compute) tiling(s *device.Seq) (tokens int, wide bool) {
@@ -37,7 +35,7 @@ func (c *compute) tiling(s *device.Seq) (tokens int, wide bool) {
 	if s.Tokens*group <= narrowRows {
 		return narrowRows / group, false
 	}
-	return wideRows / group, true
+	return attendShapeOf(c.dev.target, kernelDim(c.cfg.HeadDim), true).rows / group, true
 }
 
 // measure finds how large each piece is and where it lies.

@@ -189,6 +189,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
         group_wait<0>();
+        settle(acc[0]);
         copy_wait<0>();
         finish(acc, threadIdx.x / 32, 0);
     }
