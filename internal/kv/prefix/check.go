@@ -8,18 +8,17 @@ import (
 
 // Check walks the index, works everything out anew, and names what is broken.
 func (ix *Index) Check() error {
-	var idle, spare [kv.NumTiers]int
+	var spare [kv.NumTiers]int
 	for key, e := range ix.known {
 		if err := ix.checkEntry(key, e); err != nil {
 			return err
 		}
 		for t := range kv.NumTiers {
-			recount(&idle[t], false, e.now.idle[t])
 			recount(&spare[t], false, e.now.spare(t))
 		}
 	}
-	if idle != ix.idle || spare != ix.spare {
-		return fmt.Errorf("kv/prefix: by tier %v blocks are idle and %v spare; %v and %v are counted", idle, spare, ix.idle, ix.spare)
+	if spare != ix.spare {
+		return fmt.Errorf("kv/prefix: by tier %v blocks are spare, %v are counted", spare, ix.spare)
 	}
 	for i := range ix.queues {
 		if err := ix.checkQueue(&ix.queues[i]); err != nil {

@@ -68,7 +68,6 @@ type Index struct {
 	known     map[kv.Key]*Entry
 	saveFirst bool
 	queues    [numQueues]queue
-	idle      [kv.NumTiers]int
 	spare     [kv.NumTiers]int
 	clock     uint64
 }
@@ -82,9 +81,6 @@ func New(policy Policy, saveFirst bool) *Index {
 	}
 	return ix
 }
-
-// Len is the number of known blocks.
-func (ix *Index) Len() int { return len(ix.known) }
 
 // Find is the entry of key whose prefix is parent and whose tokens are these; nil when it is not known. The tokens
 // decide: a key alone is not identity (invariant 5).

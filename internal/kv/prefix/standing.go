@@ -50,7 +50,6 @@ func (ix *Index) settle(e *Entry) {
 			return
 		}
 		for t := range kv.NumTiers {
-			recount(&ix.idle[t], was.idle[t], is.idle[t])
 			recount(&ix.spare[t], was.spare(t), is.spare(t))
 		}
 		if p := e.Parent; p != nil {
@@ -92,6 +91,3 @@ func (ix *Index) Unsaved() *Entry { return ix.queues[toSave].first() }
 
 // Spare counts the blocks that tier t could give up now, one Victim after another, without waiting for anything.
 func (ix *Index) Spare(t kv.Tier) int { return ix.spare[t] }
-
-// Idle counts tier t's blocks that nobody uses.
-func (ix *Index) Idle(t kv.Tier) int { return ix.idle[t] }
