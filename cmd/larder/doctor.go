@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"larder/internal/device/cpu"
+	"larder/internal/device/cuda"
 )
 
 type doctorCmd struct{}
@@ -70,9 +71,16 @@ func numaNodes() string {
 	return fmt.Sprintf("%d: bind the process to one (numactl --cpunodebind), larder does not place memory", len(nodes))
 }
 
+// gpuNote opens the GPU, if there is one, as a run would.
 func gpuNote() string {
-	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
+	if !cuda.Present() {
 		return "none found (/dev/nvidiactl); the CPU computes"
 	}
-	return "there is one, but this build has no CUDA device; the CPU computes"
+	gpu, err := cuda.New(cuda.Config{LibraryPath: os.Getenv("LARDER_CUDA_PATH"), CacheDir: cuda.DefaultCacheDir()})
+	if err != nil {
+		return "found, but it cannot be used: " + err.Error()
+	}
+	defer gpu.Close()
+	info := gpu.Info()
+	return fmt.Sprintf("%s, %d SMs, %.1f GiB, kernels %s: what --device auto takes here", info.Name, info.Units, float64(info.MemoryBytes)/(1<<30), info.Kernels)
 }

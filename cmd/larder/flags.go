@@ -18,12 +18,13 @@ type engineFlags struct {
 	Threads int    `help:"Worker threads on the CPU (0: all cores)."`
 	Kernels string `enum:"auto,avx512-bf16,avx512-f32,avx2,go" default:"auto" help:"CPU kernel family."`
 
-	ContextLength  int `name:"context-length" help:"Longest request in tokens, prompt and output (0: the model's)."`
-	PageSize       int `name:"page-size" default:"64" help:"Tokens of one KV block, a power of two."`
-	MaxTotalTokens int `name:"max-total-tokens" help:"Tokens that the device KV pool holds (0: sized from memory)."`
-	MaxRunning     int `name:"max-running-requests" default:"256" help:"Most requests that hold KV at once."`
-	MaxQueued      int `name:"max-queued-requests" default:"4096" help:"Most requests that wait; more get 503."`
-	ChunkedPrefill int `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU)."`
+	ContextLength  int     `name:"context-length" help:"Longest request in tokens, prompt and output (0: the model's)."`
+	PageSize       int     `name:"page-size" default:"64" help:"Tokens of one KV block, a power of two."`
+	MemFraction    float64 `name:"mem-fraction-static" default:"0.8" help:"Share of a GPU's memory for weights and KV."`
+	MaxTotalTokens int     `name:"max-total-tokens" help:"Tokens that the device KV pool holds (0: sized from memory)."`
+	MaxRunning     int     `name:"max-running-requests" default:"256" help:"Most requests that hold KV at once."`
+	MaxQueued      int     `name:"max-queued-requests" default:"4096" help:"Most requests that wait; more get 503."`
+	ChunkedPrefill int     `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU, 16384 on a GPU)."`
 
 	SchedulePolicy  string  `name:"schedule-policy" enum:"fcfs,lpm" default:"fcfs" help:"Order of waiting requests: first come, or longest cached prefix (with aging)."`
 	DisableRadix    bool    `name:"disable-radix-cache" help:"Reuse no prefix."`
@@ -44,22 +45,28 @@ func (f *engineFlags) validate() error {
 		return usagef("--page-size %d: must be a power of two, 1024 at most", f.PageSize)
 	case f.MaxTotalTokens < 0 || f.ContextLength < 0 || f.Threads < 0:
 		return usagef("--max-total-tokens, --context-length and --threads must not be negative")
+	case !(f.MemFraction > 0 && f.MemFraction < 1):
+		return usagef("--mem-fraction-static %v: must lie between 0 and 1", f.MemFraction)
 	case f.MaxRunning < 1 || f.MaxQueued < 1:
 		return usagef("--max-running-requests and --max-queued-requests must be at least 1")
 	case f.ChunkedPrefill < 0:
 		return usagef("--chunked-prefill-size %d: must not be negative", f.ChunkedPrefill)
 	case f.Hierarchical && f.DisableRadix:
 		return usagef("--enable-hierarchical-cache needs the prefix cache: drop --disable-radix-cache")
-	case f.HicacheRatio <= 0 || f.HicacheSize < 0:
-		return usagef("--hicache-ratio must be above 0 and --hicache-size must not be negative")
+	case !(f.HicacheRatio > 0 && f.HicacheRatio <= 1e6) || !(f.HicacheSize >= 0 && f.HicacheSize <= 1e6):
+		return usagef("--hicache-ratio must be a number above 0 and --hicache-size one that is not negative")
 	}
 	return nil
 }
 
-// chunk is the most rows of a pass: as asked, or enough to fill a CPU's cores without much scratch memory.
-func (f *engineFlags) chunk() int {
-	if f.ChunkedPrefill > 0 {
+// chunk is the most rows of a pass: as asked, or enough to fill a GPU's tiles, or a CPU's cores without much scratch
+// memory.
+func (f *engineFlags) chunk(kind string) int {
+	switch {
+	case f.ChunkedPrefill > 0:
 		return f.ChunkedPrefill
+	case kind == "cuda":
+		return 16384
 	}
 	return 2048
 }

@@ -58,7 +58,7 @@ func (c *kvbenchCmd) Run(ctx context.Context, s *streams) error {
 	if err := cfg.Validate(); err != nil {
 		return usageError{err}
 	}
-	dev, err := openDevice(&engineFlags{Device: c.Device, DType: "bfloat16", Kernels: "auto"})
+	dev, err := openDevice(&engineFlags{Device: c.Device, DType: "bfloat16", Kernels: "auto"}, s.err)
 	if err != nil {
 		return err
 	}

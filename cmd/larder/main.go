@@ -102,6 +102,9 @@ func exitCode(err error, w io.Writer) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(w, "larder: interrupted")
+		return exitFailed
 	case errors.As(err, &usage):
 		fmt.Fprintf(w, "larder: %v\n", err)
 		return exitUsage

@@ -39,6 +39,12 @@ func (c *serveCmd) Run(ctx context.Context, s *streams) error {
 	if c.Port < 0 || c.Port > 65535 {
 		return usagef("--port %d: must be 0 to 65535", c.Port)
 	}
+	if c.DrainTimeout < 0 {
+		return usagef("--drain-timeout %v: must not be negative", c.DrainTimeout)
+	}
+	if c.ModelPath == "" {
+		return usagef("--model-path is empty: give a built-in name or the folder of a checkpoint")
+	}
 	if err := c.validate(); err != nil {
 		return err
 	}
@@ -70,11 +76,12 @@ func (c *serveCmd) Run(ctx context.Context, s *streams) error {
 	return errors.Join(err, c.drain(srv, web, stop))
 }
 
-// drain lets running requests finish for a while, then ends them.
+// drain lets running requests finish for a while, then ends them. While some run, new ones still get their 503.
 func (c *serveCmd) drain(srv *server.Server, web *http.Server, stop func(context.Context) error) error {
 	srv.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
+	srv.WaitIdle(ctx)
 	err := web.Shutdown(ctx)
 	if err != nil {
 		n := srv.AbortAll()
@@ -108,10 +115,22 @@ func (c *serveCmd) attach(ctx context.Context, srv *server.Server, log io.Writer
 	b.Model.VocabSize = st.config.VocabSize
 	b.Model.ContextLength = st.context
 	b.Model.MaxTotal = st.cache.DeviceBlocks * st.layout.BlockTokens
+	c.matchTokenizer(&b, log)
 	if err := srv.Attach(b); err != nil {
 		return nil, errors.Join(err, st.shutdown(ctx))
 	}
 	return st.shutdown, nil
+}
+
+// matchTokenizer drops a tokenizer that was only found, not asked for, when its ids do not fit the model.
+func (c *serveCmd) matchTokenizer(b *server.Backend, log io.Writer) {
+	t, ok := b.Tokenizer.(textCodec)
+	if !ok || c.TokenizerPath != "" || t.VocabSize() <= b.Model.VocabSize {
+		return
+	}
+	fmt.Fprintf(log, "%s has %d ids, the model %d: it is another model's tokenizer, so requests must carry token ids\n", b.Model.TokenizerPath, t.VocabSize(), b.Model.VocabSize)
+	b.Tokenizer, b.Model.TokenizerPath = nil, ""
+	b.Model.TokenizerNote = "the tokenizer that was found is another model's; give --tokenizer-path"
 }
 
 // attachEcho serves without a model.

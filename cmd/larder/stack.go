@@ -11,6 +11,7 @@ import (
 	"larder/internal/arch"
 	"larder/internal/device"
 	"larder/internal/device/cpu"
+	"larder/internal/device/cuda"
 	"larder/internal/engine"
 	"larder/internal/kv"
 	"larder/internal/kv/cache"
@@ -40,12 +41,21 @@ type ears struct {
 	copies func(xfer.CopyRecord)
 }
 
-// openDevice opens the machine that the flags name.
-func openDevice(f *engineFlags) (device.Device, error) {
-	switch f.Device {
-	case "auto", "cpu":
-	case "cuda":
-		return nil, usagef("--device cuda: this build has no CUDA device; use --device cpu")
+// openDevice opens the machine that the flags name. auto takes a GPU where there is one that works, and says on log why
+// it does not otherwise.
+func openDevice(f *engineFlags, log io.Writer) (device.Device, error) {
+	if f.Device == "cuda" || f.Device == "auto" && cuda.Present() {
+		if f.DType == "float32" {
+			return nil, usagef("--dtype float32: the CUDA device computes in bfloat16; use --device cpu")
+		}
+		gpu, err := cuda.New(cuda.Config{LibraryPath: os.Getenv("LARDER_CUDA_PATH"), CacheDir: cuda.DefaultCacheDir()})
+		switch {
+		case err == nil:
+			return gpu, nil
+		case f.Device == "cuda":
+			return nil, usageError{fmt.Errorf("--device cuda: %w", err)}
+		}
+		fmt.Fprintf(log, "the CPU computes, because the GPU cannot be used: %v\n", err)
 	}
 	dev, err := cpu.New(cpu.Config{Threads: f.Threads, Kernels: f.Kernels, DType: f.dtype()})
 	if err != nil {
@@ -108,16 +118,24 @@ func openStack(ctx context.Context, f *engineFlags, hear ears, log io.Writer) (_
 	if _, dummy := arch.Builtin(f.ModelPath); !dummy && f.LoadFormat != "dummy" {
 		s.weights = filepath.Base(f.ModelPath)
 	}
-	if s.device, err = openDevice(f); err != nil {
+	if s.device, err = openDevice(f, log); err != nil {
 		return s, err
 	}
 	s.closers = append(s.closers, s.device.Close)
 	weights, err := loadWeights(ctx, s, src, log)
 	err = errors.Join(err, src.Close())
 	if err != nil {
-		return s, err
+		return s, impossible(ctx, err)
 	}
-	return s, s.start(f, weights, hear, log)
+	return s, impossible(ctx, s.start(f, weights, hear, log))
+}
+
+// impossible marks a failed start as a matter of flags, files or the machine, unless the user ended it.
+func impossible(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return usageError{err}
 }
 
 // loadWeights puts the weights on the device, with a progress line.
@@ -147,19 +165,23 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 	s.cache = cache.Config{
 		Layout:       s.layout,
 		Fingerprint:  fmt.Sprintf("%s/%d layers/%s/seed %d/%+v", s.config.Name, s.config.NumLayers, s.weights, f.Seed, s.layout),
-		DeviceBlocks: deviceBlocks(f, s.layout, s.device.Info().MemoryBytes-s.bytes),
+		DeviceBlocks: deviceBlocks(f, s.layout, s.device.Info(), s.bytes),
 		Write:        f.writePolicy(),
 		Eviction:     f.Eviction,
 		NoPrefix:     f.DisableRadix,
 	}
 	if f.Hierarchical {
 		s.cache.HostBlocks = hostBlocks(f, s.layout, s.cache.DeviceBlocks)
+		need := int64(s.cache.HostBlocks) * s.layout.BlockBytes()
+		if s.device.Info().Kind == "cuda" && need > cpu.MemoryBytes()/2 {
+			return usagef("a host tier of %.1f GiB is more than half of this machine's memory: give --hicache-size or --max-total-tokens", float64(need)/(1<<30))
+		}
 	}
 	pool, mover, err := s.pools(hear.copies)
 	if err != nil {
 		return err
 	}
-	rows := max(f.chunk(), f.MaxRunning)
+	rows := max(f.chunk(s.device.Info().Kind), f.MaxRunning)
 	m, err := model.New(s.device, w, device.ComputeSpec{Config: s.config, Layout: s.layout, KV: pool, MaxTokens: rows, MaxSeqs: f.MaxRunning})
 	if err != nil {
 		return err
@@ -181,7 +203,11 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 	}
 	s.engine.Start()
 	info := s.device.Info()
-	fmt.Fprintf(log, "%s: %d of %d layers, %s weights, on %s (%s, %d units)\n", s.config.Name, s.config.NumLayers, s.full, s.weights, info.Name, info.Kernels, info.Units)
+	origin := "made-up weights"
+	if s.weights != "dummy" {
+		origin = "weights from " + s.weights
+	}
+	fmt.Fprintf(log, "%s: %d of %d layers, %s, on %s (%s, %d units)\n", s.config.Name, s.config.NumLayers, s.full, origin, info.Name, info.Kernels, info.Units)
 	fmt.Fprintf(log, "KV: %d tokens on the device, %d on the host, %d tokens a block, %.1f KiB a token\n",
 		s.cache.DeviceBlocks*f.PageSize, s.cache.HostBlocks*f.PageSize, f.PageSize, float64(s.layout.TokenBytes())/1024)
 	return nil
@@ -210,12 +236,17 @@ func (s *stack) pools(trace func(xfer.CopyRecord)) (device.Buffer, *xfer.Mover, 
 	return pool, mover, nil
 }
 
-// deviceBlocks sizes the device pool: as asked, or a fifth of what the weights leave, 4 GiB at most.
-func deviceBlocks(f *engineFlags, l kv.Layout, free int64) int {
+// deviceBlocks sizes the device pool: as asked; or, on a GPU, what --mem-fraction-static leaves beside the weights; or,
+// on a CPU, a fifth of what the weights leave, 4 GiB at most, for others live there too.
+func deviceBlocks(f *engineFlags, l kv.Layout, info device.Info, weights int64) int {
 	if f.MaxTotalTokens > 0 {
 		return l.Blocks(f.MaxTotalTokens)
 	}
-	return max(int(min(free/5, 4<<30)/l.BlockBytes()), 16)
+	bytes := min((info.MemoryBytes-weights)/5, 4<<30)
+	if info.Kind == "cuda" {
+		bytes = int64(f.MemFraction*float64(info.MemoryBytes)) - weights
+	}
+	return max(int(bytes/l.BlockBytes()), 16)
 }
 
 func hostBlocks(f *engineFlags, l kv.Layout, deviceBlocks int) int {

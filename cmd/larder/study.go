@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"larder/internal/device"
+	"larder/internal/device/cuda"
 	"larder/internal/kvbench"
 	"larder/internal/loadgen"
 	"larder/internal/record"
@@ -26,21 +27,21 @@ type studyCmd struct {
 	Out    string `default:"out/study" placeholder:"DIR" help:"Folder for study.json and report.html."`
 	Device string `enum:"auto,cpu,cuda" default:"auto" help:"Where to compute."`
 
-	InputLen   int      `name:"input-len" help:"Tokens of a prompt (0: the preset's)."`
-	HitRate    float64  `name:"hit-rate" help:"Share of the prompt that is prefix (0: the preset's)."`
+	InputLen   *int     `name:"input-len" help:"Tokens of a prompt (none: the preset's)."`
+	HitRate    *float64 `name:"hit-rate" help:"Share of the prompt that is prefix, above 0 and below 1 (none: the preset's)."`
 	BatchSizes []int    `name:"batch-sizes" placeholder:"N,..." help:"Requests of a burst (none: the preset's)."`
-	OutputLen  int      `name:"output-len" help:"Tokens to make (0: the preset's)."`
-	NumLayers  int      `name:"num-layers" help:"Layers to keep (0: the preset's)."`
-	Repeats    int      `help:"Times each arm runs each batch (0: the preset's)."`
+	OutputLen  *int     `name:"output-len" help:"Tokens to make (none: the preset's)."`
+	NumLayers  *int     `name:"num-layers" help:"Layers to keep (none: the preset's; 0: all)."`
+	Repeats    *int     `help:"Times each arm runs each batch (none: the preset's)."`
 	Prefixes   string   `placeholder:"own|one|N" help:"Each request its own prefix, one for all, or N groups (none: the preset's)."`
 	Arms       []string `placeholder:"ARM,..." help:"Of recompute, host, hbm (none: all)."`
 	Interleave string   `enum:",repeat,batch" default:"" help:"Turns of the arms: once per repeat, or at each batch size, which primes more (none: the preset's)."`
 	NoDecode   bool     `name:"no-decode" help:"Leave the decode runs out."`
-	Seed       uint64   `help:"Seed of prompts and order (0: the preset's)."`
+	Seed       *uint64  `help:"Seed of prompts and order (none: the preset's)."`
 
 	ModelPath string `name:"model-path" placeholder:"NAME|DIR" help:"Built-in config or checkpoint (none: the preset's)."`
 	PageSize  int    `name:"page-size" default:"64" help:"Tokens of a KV block."`
-	Chunk     int    `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU)."`
+	Chunk     int    `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU, 16384 on a GPU)."`
 	Write     string `name:"hicache-write-policy" enum:"write_through,write_through_selective,write_back" default:"write_through" help:"When blocks are copied to the host."`
 	DType     string `name:"dtype" enum:"auto,bfloat16,float32" default:"auto" help:"Activations and KV."`
 	Threads   int    `help:"Worker threads on the CPU (0: all cores)."`
@@ -51,20 +52,30 @@ type studyCmd struct {
 func (c *studyCmd) plan() (study.Config, error) {
 	preset := c.Preset
 	if preset == "auto" {
-		preset = "quick" // a CPU; a GPU gets seed
+		preset = "quick"
+		if c.Device == "cuda" || c.Device == "auto" && cuda.Present() {
+			preset = "seed"
+		}
 	}
 	cfg, err := study.Preset(preset)
 	if err != nil {
 		return cfg, usageError{err}
+	}
+	if preset == "smoke" || c.ModelPath != "" {
+		cfg.NumLayers = 0 // all
 	}
 	over(&cfg.InputLen, c.InputLen)
 	over(&cfg.HitRate, c.HitRate)
 	over(&cfg.OutputLen, c.OutputLen)
 	over(&cfg.NumLayers, c.NumLayers)
 	over(&cfg.Repeats, c.Repeats)
-	over(&cfg.Prefixes, c.Prefixes)
 	over(&cfg.Seed, c.Seed)
-	over(&cfg.Interleave, c.Interleave)
+	if c.Prefixes != "" {
+		cfg.Prefixes = c.Prefixes
+	}
+	if c.Interleave != "" {
+		cfg.Interleave = c.Interleave
+	}
 	if len(c.BatchSizes) > 0 {
 		cfg.BatchSizes = c.BatchSizes
 	}
@@ -85,10 +96,10 @@ func (c *studyCmd) plan() (study.Config, error) {
 	return cfg, nil
 }
 
-// over lays a flag over a preset's value; the zero value leaves it.
-func over[T comparable](to *T, flag T) {
-	if flag != *new(T) {
-		*to = flag
+// over lays a flag over a preset's value, if the flag was given.
+func over[T any](to, flag *T) {
+	if flag != nil {
+		*to = *flag
 	}
 }
 
@@ -97,13 +108,13 @@ func (c *studyCmd) engineFlags(cfg *study.Config) engineFlags {
 	f := engineFlags{
 		ModelPath: c.ModelPath, LoadFormat: "auto", NumLayers: cfg.NumLayers, Seed: 1234,
 		Device: c.Device, DType: c.DType, Threads: c.Threads, Kernels: c.Kernels,
-		PageSize: c.PageSize, MaxRunning: 256, MaxQueued: 4096, ChunkedPrefill: c.Chunk,
+		MemFraction: 0.8, PageSize: c.PageSize, MaxRunning: 256, MaxQueued: 4096, ChunkedPrefill: c.Chunk,
 		SchedulePolicy: "fcfs", Hierarchical: true, HicacheRatio: 1, HicacheWrite: c.Write, Eviction: "lru",
 	}
 	if f.ModelPath == "" {
 		f.ModelPath = "qwen3-30b-a3b"
 		if cfg.Preset == "smoke" {
-			f.ModelPath, f.NumLayers = "tiny", c.NumLayers
+			f.ModelPath = "tiny"
 		}
 	}
 	return f

@@ -81,7 +81,8 @@ func explain(err error) *BadBody {
 		if kind.Field == "" {
 			return &BadBody{Msg: fmt.Sprintf("the body: expected %s, got %s", wanted(kind.Type), kind.Value)}
 		}
-		return &BadBody{Param: kind.Field, Msg: fmt.Sprintf("%s: expected %s, got %s", kind.Field, wanted(kind.Type), kind.Value)}
+		field := strings.TrimPrefix(kind.Field, "OpenAIOptions.") // encoding/json names the embedded struct too
+		return &BadBody{Param: field, Msg: fmt.Sprintf("%s: expected %s, got %s", field, wanted(kind.Type), kind.Value)}
 	case errors.As(err, &syntax):
 		return &BadBody{Msg: fmt.Sprintf("the body is not valid JSON: %s (at byte %d)", strings.TrimPrefix(syntax.Error(), "json: "), syntax.Offset)}
 	}

@@ -20,7 +20,7 @@ var (
 	ErrTooLong   = errors.New("the request is longer than allowed") // final
 	ErrInvalid   = errors.New("invalid request")                    // final
 	ErrClosed    = errors.New("the engine is shutting down")        // final here
-	ErrDevice    = errors.New("the device failed")                  // final; Health reports it too
+	ErrDevice    = errors.New("the device failed")                  // final for the request; Health reports it too when the device is gone for all
 	ErrInUse     = errors.New("in use by a running request")        // retry later
 	ErrNotCached = errors.New("the prefix is not in any tier")      // Place: nothing to place
 	ErrNoRoom    = errors.New("no room in the tier")                // Place: the tier is too small

@@ -55,6 +55,12 @@ func (g *registry) abortAll() int {
 	return len(g.cancels)
 }
 
+func (g *registry) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.cancels)
+}
+
 // newID is a fresh request id: 32 hexadecimal digits, as the peers'.
 func newID() string {
 	var b [16]byte

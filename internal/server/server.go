@@ -123,6 +123,22 @@ func (s *Server) Metrics() *Metrics { return s.metrics }
 // waits for them.
 func (s *Server) Drain() { s.draining.Store(true) }
 
+// idlePoll is how often WaitIdle looks.
+const idlePoll = 20 * time.Millisecond
+
+// WaitIdle returns when no request is live any more, or ctx is done.
+func (s *Server) WaitIdle(ctx context.Context) {
+	tick := time.NewTicker(idlePoll)
+	defer tick.Stop()
+	for s.live.count() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // AbortAll cancels every live request and reports how many there were.
 func (s *Server) AbortAll() int { return s.live.abortAll() }
 

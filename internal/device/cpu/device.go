@@ -62,7 +62,7 @@ func New(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cpu: %w", err)
 	}
-	return &Device{cfg: cfg, family: f, team: newTeam(cfg.Threads), epoch: time.Now(), memory: memoryBytes()}, nil
+	return &Device{cfg: cfg, family: f, team: newTeam(cfg.Threads), epoch: time.Now(), memory: MemoryBytes()}, nil
 }
 
 // Info implements device.Device.
@@ -115,8 +115,8 @@ func processorName() string {
 	return runtime.GOARCH
 }
 
-// memoryBytes is the machine's memory; 0 when the system does not say.
-func memoryBytes() int64 {
+// MemoryBytes is the machine's memory; 0 when the system does not say.
+func MemoryBytes() int64 {
 	kb, _, _ := strings.Cut(procField("/proc/meminfo", "MemTotal"), " ")
 	n, err := strconv.ParseInt(kb, 10, 64)
 	if err != nil {
