@@ -115,7 +115,11 @@ func (d *Device) describe() error {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Kind: "cuda", Name: d.name, Units: d.units, MemoryBytes: d.memory, Kernels: "mma.sync bf16, " + d.target}
+	family := "mma.sync bf16"
+	if d.target == "sm_90a" {
+		family = "wgmma bf16"
+	}
+	return device.Info{Kind: "cuda", Name: d.name, Units: d.units, MemoryBytes: d.memory, Kernels: family + ", " + d.target}
 }
 
 // Free is how much device memory is free now, in bytes.
