@@ -99,7 +99,7 @@ func (s *Scheduler) admit(q *Seq, now time.Time) {
 	busy := len(s.running) > 0
 	if busy && need+s.growth(q) > s.cache.Room() {
 		s.stalled = true
-		s.provoke(q, need)
+		s.cache.Prepare(need + s.growth(q))
 		return
 	}
 	lease, err := s.open(q, s.loadable(hit))
@@ -127,17 +127,6 @@ func (s *Scheduler) open(q *Seq, maxLoad int) (*cache.Lease, error) {
 		return nil, err
 	}
 	return lease, nil
-}
-
-// provoke makes the cache order the stores without which it cannot evict (write-back): Room counts only what is free
-// at once. It asks for the blocks, orders no load, and gives back what it may have got.
-func (s *Scheduler) provoke(q *Seq, need int) {
-	if need <= s.cache.Room() || s.cache.Pending() > 0 {
-		return
-	}
-	if lease, err := s.open(q, 0); err == nil {
-		lease.Close()
-	}
 }
 
 // loadable is how many tokens of a hit are worth loading.

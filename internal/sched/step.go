@@ -36,6 +36,7 @@ func (s *Scheduler) Next(now time.Time) *Step {
 	}
 	s.step = Step{Rows: s.step.Rows[:0]}
 	s.land(now)
+	s.cache.Prepare(len(s.running)) // each may need a block soon, and a store takes a while
 	for s.fill(now); len(s.step.Rows) == 0; s.fill(now) {
 		if len(s.running) > 0 || len(s.waiting) == 0 || s.stalled {
 			return nil

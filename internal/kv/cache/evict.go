@@ -30,6 +30,18 @@ func (c *Cache) take(t kv.Tier, n int) ([]kv.BlockID, error) {
 	return ids, nil
 }
 
+// Prepare orders, under write-back, the stores without which n device blocks could not be had at once. Other policies
+// need no such notice.
+func (c *Cache) Prepare(n int) {
+	if !c.writesBack() {
+		return
+	}
+	short := min(n, c.pools[kv.Device].Total()) - c.pools[kv.Device].Free() - c.index.Spare(kv.Device) - c.saving
+	if short > 0 {
+		c.save(short)
+	}
+}
+
 // evict takes e, which can go, out of tier t to make room.
 func (c *Cache) evict(e *prefix.Entry, t kv.Tier) {
 	c.stats[t].EvictedBlocks++

@@ -220,7 +220,7 @@ func TestAgainstModel(t *testing.T) {
 		var moved int64
 		for tier := range want {
 			got := r.Stats(kv.Tier(tier))
-			if got.Moves != want[tier].Moves || got.Bytes != want[tier].Bytes {
+			if got.Moves != want[tier].Moves || got.Bytes != want[tier].Bytes || got.Busy != time.Duration(got.Bytes) { // a tick a byte
 				t.Fatalf("into the %v: %+v, should be %+v", kv.Tier(tier), got, want[tier])
 			}
 			moved += int64(got.Bytes)
@@ -268,6 +268,22 @@ func TestNotify(t *testing.T) {
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNoStreamRings: moves that cannot even start are reported, so whoever sleeps is told to look.
+func TestNoStreamRings(t *testing.T) {
+	r := newRig(t, 2, 1)
+	r.mem.fail = func(int) error { return errShort }
+	r.Submit([]kv.Move{r.move(kv.Host, 0, 0)})
+	r.mem.run("")
+	<-r.Notify() // one copy, one ring
+	r.poll()
+	r.mem.refuse = device.ErrLost
+	r.Submit([]kv.Move{r.move(kv.Host, 0, 0)})
+	<-r.Notify()
+	if got := r.poll(); !errors.Is(got[2], device.ErrLost) || r.Close() != nil {
+		t.Fatalf("reported %v", got)
 	}
 }
 
