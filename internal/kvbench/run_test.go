@@ -86,6 +86,22 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestScattered: whatever the shuffle brings together by chance, each block is a copy of its own.
+func TestScattered(t *testing.T) {
+	m := newMemory(t)
+	for seed := range uint64(20) {
+		c := small()
+		c.Scatter, c.Seed, c.Batches = true, seed, 1
+		res, err := Run(t.Context(), m, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := res.Phases[2].Pieces, 2*c.Requests*c.BlocksPerRequest(); got != want {
+			t.Errorf("seed %d: %d copies of %d blocks", seed, got, want)
+		}
+	}
+}
+
 // TestChecksCatch proves that a mover that lies is found out: by which check, in which phase.
 func TestChecksCatch(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -38,20 +38,25 @@ func (r *rig) hostBytes(b kv.BlockID) []byte {
 	return r.bytes[int64(b)*size : int64(b+1)*size]
 }
 
-// fill puts known content into every source of the phase and zeros into every destination.
+// fill puts known content into every source of the phase and clears what the host shall receive. What the device shall
+// receive it has not: contents name the phase.
 func (r *rig) fill(d Direction) error {
-	if d&Store != 0 { // slot n begins with what would be request n's
-		r.eachHost(Store, func(b []byte, index, i int) { content{d, Store, index, i}.fill(b) })
-		if err := r.fromHost(Store); err != nil {
-			return err
-		}
+	if d&Load != 0 {
+		r.eachHost(Load, func(b []byte, index, i int) { content{d, Load, index, i}.fill(b) })
 	}
-	r.eachHost(Store, func(b []byte, _, _ int) { clear(b) })
-	if d&Load == 0 {
+	if d&Store == 0 {
 		return nil
 	}
-	r.eachHost(Load, func(b []byte, index, i int) { content{d, Load, index, i}.fill(b) })
-	return r.fromHost(Load)
+	r.eachHost(Store, func(b []byte, index, i int) { content{d, Store, index, i}.fill(b) })
+	err := r.throughStream(func(s device.Stream) {
+		for slot := range r.cfg.inFlight() { // slot n begins with what would be request n's
+			for i := range r.cfg.BlocksPerRequest() {
+				r.copyBlock(s, r.dev, r.devBlock(slot, Store, i), r.host, r.hostBlock(slot, Store, i))
+			}
+		}
+	})
+	r.eachHost(Store, func(b []byte, _, _ int) { clear(b) })
+	return err
 }
 
 // eachHost calls f for every host block of a direction.
@@ -61,17 +66,6 @@ func (r *rig) eachHost(d Direction, f func(block []byte, index, i int)) {
 			f(r.hostBytes(r.hostBlock(index, d, i)), index, i)
 		}
 	}
-}
-
-// fromHost copies what the host's store blocks hold now into the device's blocks of direction d.
-func (r *rig) fromHost(d Direction) error {
-	return r.throughStream(func(s device.Stream) {
-		for slot := range r.cfg.inFlight() {
-			for i := range r.cfg.BlocksPerRequest() {
-				r.copyBlock(s, r.dev, r.devBlock(slot, d, i), r.host, r.hostBlock(slot, Store, i))
-			}
-		}
-	})
 }
 
 func (r *rig) copyBlock(s device.Stream, dst device.Buffer, to kv.BlockID, src device.Buffer, from kv.BlockID) {
