@@ -229,7 +229,7 @@ func (b *bench) afterError(bad func(b *bench, s device.Stream)) error {
 		}
 	}
 	if s.Close() == nil || other.Close() == nil {
-		return errors.New("Close reports no error")
+		return errors.New("closing reports no error")
 	}
 	if !bytes.Equal(b.out.Bytes(), make([]byte, b.out.Size())) {
 		return errors.New("something was copied after the error")
