@@ -31,6 +31,10 @@ func (r *run) breakEven() {
 	b.NeedBytesPerS, b.Margin = record.Of(rates.NeedBandwidth()), record.Of(rates.Margin())
 	r.curve(b, rates)
 	r.decide(b, model, rates)
+	lead := "By the measured rates"
+	if !b.Batch.OK() {
+		lead = "The bursts themselves leave it open; by the measured rates alone"
+	}
 	n, ok := rates.MinPrefix(searchLimit(r.cfg.InputLen))
 	if !ok {
 		none := record.Absent(fmt.Sprintf("recomputing is faster at every length up to %d tokens", searchLimit(r.cfg.InputLen)))
@@ -43,11 +47,11 @@ func (r *run) breakEven() {
 	b.HitRate = record.Of(float64(n) / float64(r.cfg.InputLen))
 	if n >= r.cfg.InputLen {
 		b.HitRate = record.Absent(fmt.Sprintf("the break-even prefix is longer than the prompt of %d tokens", r.cfg.InputLen))
-		b.Verdict = fmt.Sprintf("By the measured rates loading from host memory beats recomputing only from %d tokens of prefix on, more than these prompts have; the link gives %s times the bandwidth needed.", n, factor(rates.Margin()))
+		b.Verdict = fmt.Sprintf("%s loading from host memory beats recomputing only from %d tokens of prefix on, more than these prompts have; the link gives %s times the bandwidth needed.", lead, n, factor(rates.Margin()))
 		return
 	}
-	b.Verdict = fmt.Sprintf("By the measured rates loading from host memory beats recomputing from %s of prefix on (a hit rate of %.3g %% of %d tokens); the link gives %s times the bandwidth needed.",
-		smallest(n, r.env.Layout.BlockTokens), 100*float64(n)/float64(r.cfg.InputLen), r.cfg.InputLen, factor(rates.Margin()))
+	b.Verdict = fmt.Sprintf("%s loading from host memory beats recomputing from %s of prefix on (a hit rate of %.3g %% of %d tokens); the link gives %s times the bandwidth needed.",
+		lead, smallest(n, r.env.Layout.BlockTokens), 100*float64(n)/float64(r.cfg.InputLen), r.cfg.InputLen, factor(rates.Margin()))
 }
 
 // searchLimit is the longest prefix that the break-even is searched in.
