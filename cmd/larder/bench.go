@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -315,6 +316,18 @@ func (c *benchCmd) outputName(now time.Time) string {
 		return fmt.Sprintf("%s_%s_%d_%d_%d.jsonl", c.Backend, day, c.Prompts, c.RandIn, c.RandOut)
 	}
 	return fmt.Sprintf("%s_%s_%d_%s.jsonl", c.Backend, day, c.Prompts, c.Dataset)
+}
+
+// checkOutput finds out before the run that its line could not be written.
+func (c *benchCmd) checkOutput() error {
+	name := c.outputName(time.Now())
+	if name == "" {
+		return nil
+	}
+	if info, err := os.Stat(filepath.Dir(name)); err != nil || !info.IsDir() {
+		return usagef("--output-file %s: there is no folder %s", name, filepath.Dir(name))
+	}
+	return nil
 }
 
 // appendLine adds one JSON line to the output file.

@@ -36,7 +36,11 @@ func (c *benchCmd) run(ctx context.Context, s *streams) error {
 		return usageError{err}
 	}
 	defer control.Close()
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
 	if c.ReadyCheck > 0 {
+		fmt.Fprintf(s.err, "asking %s whether it is ready (for %g s at most)\n", cfg.BaseURL, c.ReadyCheck)
 		if err := control.Ready(ctx, fromSeconds(c.ReadyCheck)); err != nil {
 			return err
 		}
