@@ -24,6 +24,18 @@ import (
 // failShare is the share of failed requests above which the command fails.
 const failShare = 0.01
 
+// quietWait is how long a server may take to answer before the wait is explained.
+const quietWait = 2 * time.Second
+
+// awaitServer waits until the server is ready, and says so when that takes a while.
+func (c *benchCmd) awaitServer(ctx context.Context, control *loadgen.Control, url string, s *streams) error {
+	slow := time.AfterFunc(quietWait, func() {
+		fmt.Fprintf(s.err, "waiting for %s to be ready, %g s at most\n", url, c.ReadyCheck)
+	})
+	defer slow.Stop()
+	return control.Ready(ctx, fromSeconds(c.ReadyCheck))
+}
+
 // run does what the reference does, in its order: wait for the server, make the workload, warm up, flush, measure,
 // report. What was measured is reported even when the run was stopped or requests failed.
 func (c *benchCmd) run(ctx context.Context, s *streams) error {
@@ -40,8 +52,7 @@ func (c *benchCmd) run(ctx context.Context, s *streams) error {
 		return err
 	}
 	if c.ReadyCheck > 0 {
-		fmt.Fprintf(s.err, "asking %s whether it is ready (for %g s at most)\n", cfg.BaseURL, c.ReadyCheck)
-		if err := control.Ready(ctx, fromSeconds(c.ReadyCheck)); err != nil {
+		if err := c.awaitServer(ctx, control, cfg.BaseURL, s); err != nil {
 			return err
 		}
 	}
