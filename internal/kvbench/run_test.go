@@ -137,6 +137,7 @@ func TestDuplexIsCheckedAnew(t *testing.T) {
 		phases := 0
 		m.stream = stream
 		c := small()
+		c.InFlight = 1 // so that each phase ends with the same request
 		c.Progress = func(done, _ int) { phases = done / c.Batches }
 		m.fault = func(s device.Stream, dst device.Buffer, dstOff int64, src device.Buffer, srcOff, n int64) {
 			if phases < 2 {
