@@ -40,6 +40,32 @@ func (s *Server) withBody(w http.ResponseWriter, r *http.Request, decode func([]
 	return decode(buf.Bytes())
 }
 
+// Bounds of linger: a client that sends on is heard for so long, and waited for so long between two pieces.
+const (
+	lingerTime = 30 * time.Second
+	lingerIdle = 2 * time.Second
+	lingerSize = 8 // times the most that a body may have
+)
+
+// linger sends the answer and then takes what the client still sends of a body that is too large. A connection that is
+// closed over unread bytes is reset, and clients that write all before they read would never see the answer.
+func (s *Server) linger(w http.ResponseWriter, r *http.Request) {
+	rc := http.NewResponseController(w)
+	if rc.Flush() != nil {
+		return
+	}
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	buf, until := make([]byte, 64<<10), time.Now().Add(lingerTime)
+	for left := lingerSize * s.cfg.MaxBodyBytes; left > 0 && time.Now().Before(until); {
+		_ = rc.SetReadDeadline(time.Now().Add(lingerIdle))
+		n, err := r.Body.Read(buf)
+		if err != nil {
+			return
+		}
+		left -= int64(n)
+	}
+}
+
 // bodyError says what went wrong while a body was read.
 func bodyError(err error) error {
 	var big *http.MaxBytesError

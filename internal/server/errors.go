@@ -93,6 +93,9 @@ func (s *Server) answerError(t *tracker, r *http.Request, family api.Family, err
 		h.Set("Allow", s.routes[r.URL.Path].allow())
 	}
 	s.writeJSON(t, f.Status, api.AppendFault(nil, family, &f.Fault))
+	if f.Status == http.StatusRequestEntityTooLarge {
+		s.linger(t, r)
+	}
 }
 
 // smallAnswer fits into a socket's buffer, so that writing it does not wait for the reader.

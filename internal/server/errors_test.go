@@ -231,14 +231,16 @@ func TestAPIKey(t *testing.T) {
 			want = 200
 		}
 		method := strings.Fields(f.routes[path].methods)[0]
-		for _, key := range []string{"", "Bearer", "Bearer wrong", "s3cret", "bearer s3cret", "Bearer s3cret "} {
+		for _, key := range []string{"", "Bearer", "Bearer wrong", "s3cret", "Basic s3cret", "Bearer s3cret "} {
 			if w := f.do(method, path, `{}`, "Authorization", key); w.Code != want {
 				t.Errorf("%s with %q: %d", path, key, w.Code)
 			}
 		}
 	}
-	if w := f.do("GET", "/v1/models", "", "Authorization", "Bearer s3cret"); w.Code != 200 {
-		t.Errorf("right key: %d", w.Code)
+	for _, scheme := range []string{"Bearer", "bearer"} { // RFC 9110: schemes have no case
+		if w := f.do("GET", "/v1/models", "", "Authorization", scheme+" s3cret"); w.Code != 200 {
+			t.Errorf("right key as %s: %d", scheme, w.Code)
+		}
 	}
 	if w := f.do("GET", "/v1/models/tiny", ""); w.Code != 401 || w.Header().Get("WWW-Authenticate") != "Bearer" {
 		t.Errorf("model without key: %d", w.Code)

@@ -76,7 +76,7 @@ func orDefault[T comparable](p *T, v T) {
 // Server is an http.Handler. Make it with New; it answers 503 until Attach.
 type Server struct {
 	cfg      Config
-	key      [sha256.Size]byte // of the expected Authorization header
+	key      [sha256.Size]byte // of the API key
 	routes   map[string]route
 	backend  atomic.Pointer[Backend]
 	draining atomic.Bool
@@ -93,7 +93,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now(), key: sha256.Sum256([]byte("Bearer " + cfg.APIKey))}
+	s := &Server{cfg: cfg, started: time.Now(), key: sha256.Sum256([]byte(cfg.APIKey))}
 	s.bodies.New = func() any { return new(bytes.Buffer) }
 	s.live.cancels = map[string]context.CancelCauseFunc{}
 	s.metrics = newMetrics(cfg.ServedModelName, s.backend.Load)
@@ -240,8 +240,9 @@ func (s *Server) authorized(r *http.Request) bool {
 	if s.cfg.APIKey == "" {
 		return true
 	}
-	shown := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-	return subtle.ConstantTimeCompare(shown[:], s.key[:]) == 1
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	shown := sha256.Sum256([]byte(token))
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(shown[:], s.key[:]) == 1
 }
 
 // panicked ends a request whose handler panicked: with a 500 if nothing was sent, else by cutting the connection, so

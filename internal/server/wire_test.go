@@ -285,3 +285,42 @@ func TestLargeBodyOverSocket(t *testing.T) {
 		<-written
 	}
 }
+
+// TestLargeBodyWrittenFirst: a client that reads nothing before it has written all still sees the answer.
+func TestLargeBodyWrittenFirst(t *testing.T) {
+	hs := serve(t, Config{MaxBodyBytes: 8 << 20}, echoing(), nil).wire()
+	for _, announced := range []bool{true, false} {
+		var size int64 = 48 << 20
+		var body io.Reader = io.LimitReader(blanks{}, size)
+		if announced {
+			body = io.MultiReader(strings.NewReader(fmt.Sprintf("POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", size)), body)
+		} else {
+			body = io.MultiReader(strings.NewReader(fmt.Sprintf("POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", size)), body, strings.NewReader("\r\n0\r\n\r\n"))
+		}
+		conn, err := net.Dial("tcp", hs.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(conn, body); err != nil {
+			t.Fatalf("announced %v: writing: %v", announced, err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("announced %v: %v", announced, err)
+		}
+		if got := readAll(t, resp.Body); resp.StatusCode != 413 {
+			t.Errorf("announced %v: %d %s", announced, resp.StatusCode, got)
+		}
+		conn.Close()
+	}
+}
+
+// blanks never ends.
+type blanks struct{}
+
+func (blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
