@@ -31,6 +31,12 @@ type attendParams struct {
 
 type attendArgs struct{ P attendParams }
 
+// attendGroupsArgs are those of the kernel that reads the pool through a tensor map.
+type attendGroupsArgs struct {
+	P   attendParams
+	Map tensorMap
+}
+
 func attendName(dim int, wide bool) string {
 	if wide {
 		return fmt.Sprintf("attend_%d_wide", dim)
@@ -42,17 +48,32 @@ func attendName(dim int, wide bool) string {
 type attendShape struct{ rows, threads, shared int }
 
 // attendShapeOf is the shape that attention.cu has for heads of dim.
-func attendShapeOf(target string, dim int, wide bool) attendShape {
+func attendShapeOf(dim int, wide bool) attendShape {
 	stage := 2 * 64 * dim * 2 // 64 keys and values
 	switch {
-	case wide && dim == 128 && target == "sm_90a":
-		return attendShape{192, 384, 4*stage + 192*dim*2}
 	case wide:
 		return attendShape{128, 256, 2 * stage}
 	case dim >= 64: // four warps share the rows
 		return attendShape{narrowRows, 128, 3*stage + narrowRows*64*4}
 	}
 	return attendShape{narrowRows, 32, 2 * stage}
+}
+
+// groupsName is the kernel of attend90.cu.
+const groupsName = "attend_groups"
+
+// groupsShape is its shape: 4 stages, and four barriers of each.
+var groupsShape = attendShape{128, 384, 4*2*64*128*2 + 4*32}
+
+// byGroups says that warpgroups attend: they are made for one size of heads.
+func (c *compute) byGroups() bool { return c.dev.target == "sm_90a" && c.cfg.HeadDim == 128 }
+
+// wideShape is the shape of tiles of many rows.
+func (c *compute) wideShape() attendShape {
+	if c.byGroups() {
+		return groupsShape
+	}
+	return attendShapeOf(kernelDim(c.cfg.HeadDim), true)
 }
 
 // kernelDim is the head size that a kernel is made for: the smallest that holds dim.
@@ -107,20 +128,27 @@ func (c *compute) attend(layer int) error {
 	dim := kernelDim(cfg.HeadDim)
 	wide, narrow := args, args
 	wide.P.tiles, narrow.P.tiles = c.plan.far.b.ptr+uintptr(c.plan.wideAt), c.plan.far.b.ptr+uintptr(c.plan.narrowAt)
-	return errors.Join(c.attendTiles(attendName(dim, true), c.plan.wide, attendShapeOf(c.dev.target, dim, true).threads, &wide),
-		c.attendTiles(attendName(dim, false), c.plan.narrow, attendShapeOf(c.dev.target, dim, false).threads, &narrow))
+	var err error
+	if c.byGroups() {
+		groups := attendGroupsArgs{wide.P, c.poolMap}
+		err = attendTiles(c, groupsName, c.plan.wide, groupsShape.threads, &groups, &groups.P.tiles)
+	} else {
+		err = attendTiles(c, attendName(dim, true), c.plan.wide, c.wideShape().threads, &wide, &wide.P.tiles)
+	}
+	return errors.Join(err, attendTiles(c, attendName(dim, false), c.plan.narrow, attendShapeOf(dim, false).threads, &narrow, &narrow.P.tiles))
 }
 
 // mostTiles is how many tiles one launch takes: the grid's second side is limited.
 const mostTiles = 65535
 
-func (c *compute) attendTiles(name string, tiles, threads int, args *attendArgs) error {
+// attendTiles launches a kernel for so many tiles; at is where args say that they begin.
+func attendTiles[T any](c *compute, name string, tiles, threads int, args *T, at *uintptr) error {
 	for tiles > 0 {
 		n := min(tiles, mostTiles)
 		if err := launch(c.dev, c.stream.handle, name, c.cfg.NumKVHeads, n, threads, args); err != nil {
 			return err
 		}
-		args.P.tiles += uintptr(n) * 16
+		*at += uintptr(n) * 16
 		tiles -= n
 	}
 	return nil

@@ -23,12 +23,13 @@ const (
 
 // compute is the forward pass on a stream of its own.
 type compute struct {
-	dev    *Device
-	cfg    *arch.Config
-	spec   device.ComputeSpec
-	pool   *buffer
-	stream *stream
-	err    error // of this pass
+	dev     *Device
+	cfg     *arch.Config
+	spec    device.ComputeSpec
+	pool    *buffer
+	poolMap tensorMap // where byGroups
+	stream  *stream
+	err     error // of this pass
 
 	batch  *device.Batch
 	count  int // rows
@@ -74,6 +75,12 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	}
 	if err := c.allocate(); err != nil {
 		return nil, fmt.Errorf("cuda: scratch memory for %d rows: %w", spec.MaxTokens, err)
+	}
+	if c.byGroups() {
+		bt := spec.Layout.BlockTokens
+		if c.poolMap, err = c.dev.mapRows(c.pool.ptr, c.pool.size/256, 128, min(bt, 64), 64); err != nil {
+			return nil, err
+		}
 	}
 	return c, c.makeRope()
 }

@@ -22,7 +22,7 @@ type driver struct {
 	eventCreate, eventDestroy, eventRecord, eventQuery      uintptr
 	eventSync, eventElapsed                                 uintptr
 	moduleLoad, moduleUnload, moduleFunction, funcAttribute uintptr
-	launchKernel, errorName                                 uintptr
+	launchKernel, errorName, encodeTiled                    uintptr
 }
 
 // openDriver opens the driver's library. The versioned names are those of CUDA 12 and 13.
@@ -44,6 +44,7 @@ func openDriver(path string) (*driver, error) {
 		"cuEventSynchronize": &d.eventSync, "cuEventElapsedTime": &d.eventElapsed, "cuModuleLoadData": &d.moduleLoad,
 		"cuModuleUnload": &d.moduleUnload, "cuModuleGetFunction": &d.moduleFunction, "cuFuncSetAttribute": &d.funcAttribute,
 		"cuLaunchKernel": &d.launchKernel, "cuGetErrorName": &d.errorName,
+		"cuTensorMapEncodeTiled": &d.encodeTiled,
 	})
 	if err != nil {
 		return nil, err

@@ -76,7 +76,7 @@ func (d *Device) load(cfg *Config) error {
 	}
 	wait.Wait()
 	d.kernels = map[string]*kernel{}
-	all := kernelArgs()
+	all := kernelArgs(d.target)
 	for i := range list {
 		if errs[i] != nil {
 			return errs[i]
@@ -94,8 +94,8 @@ func (d *Device) load(cfg *Config) error {
 	return nil
 }
 
-// kernelArgs are all kernels of each source and the arguments of each, as a struct of the same layout.
-func kernelArgs() map[string]map[string]any {
+// kernelArgs are all kernels that each source has for a target and the arguments of each, as a struct of the same layout.
+func kernelArgs(target string) map[string]map[string]any {
 	gemm, attention := map[string]any{}, map[string]any{}
 	for _, size := range []int{16, 64, 128} {
 		for _, what := range []string{"store", "add", "swiglu", "scatter"} {
@@ -105,7 +105,12 @@ func kernelArgs() map[string]map[string]any {
 	for _, dim := range []int{16, 32, 64, 128} {
 		attention[attendName(dim, false)], attention[attendName(dim, true)] = attendArgs{}, attendArgs{}
 	}
+	groups := map[string]any{}
+	if target == "sm_90a" {
+		groups[groupsName] = attendGroupsArgs{}
+	}
 	return map[string]map[string]any{
+		"attend90.cu":  groups,
 		"attention.cu": attention,
 		"gemm.cu":      gemm,
 		"rows.cu": {
@@ -129,13 +134,16 @@ func sharedBytes(target, name string) int {
 		}
 		return shapeOf(target, n).shared
 	}
+	if name == groupsName {
+		return groupsShape.shared
+	}
 	if rest, ok := strings.CutPrefix(name, "attend_"); ok {
 		head, kind, _ := strings.Cut(rest, "_")
 		n, err := strconv.Atoi(head)
 		if err != nil {
 			panic(err) // attendName made it
 		}
-		return attendShapeOf(target, n, kind == "wide").shared
+		return attendShapeOf(n, kind == "wide").shared
 	}
 	return 0
 }

@@ -35,7 +35,7 @@ func (c *compute) tiling(s *device.Seq) (tokens int, wide bool) {
 	if s.Tokens*group <= narrowRows {
 		return narrowRows / group, false
 	}
-	return attendShapeOf(c.dev.target, kernelDim(c.cfg.HeadDim), true).rows / group, true
+	return c.wideShape().rows / group, true
 }
 
 // measure finds how large each piece is and where it lies.

@@ -5,43 +5,17 @@
 // does not see changes nothing in it, and how rows share a block does not matter.
 #include "prelude.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#include "wgmma.cuh"
-#endif
-
-struct Attend {
-    const u16 *q; // [rows][heads][dim], pitch ld
-    u16 *out;     // the same shape
-    const char *pool;
-    const int *tables;  // block numbers of all sequences
-    const int4 *tiles;  // {row of the first token, its position, tokens, where its sequence's blocks start in tables}
-    i64 ld;
-    i64 block, layer, head, value; // bytes: of a block; to the layer; of one head's K; from K to V
-    int heads, kv_heads, dim, shift; // a block has 1 << shift tokens
-    float scale;                     // log2(e) / sqrt(dim)
-};
-
-const int KEYS = 64;
+#include "softmax.cuh"
 
 // piece is where 16 bytes of a row lie, swizzled so that ldmatrix meets no bank twice.
-template <int DP, bool GROUPS> DEV u32 piece(int r, int c) {
-    if (GROUPS) return (c >> 3) * (KEYS * 128) + r * 128 + (((c ^ r) & 7) << 4); // halves of 64 columns
+template <int DP> DEV u32 piece(int r, int c) {
     const int x = DP >= 64 ? r & 7 : DP == 32 ? r >> 1 & 3 : r >> 2 & 1;
     return r * (DP * 2) + ((c ^ x) << 4);
 }
 
-// power is 2^x; 0 for -inf, 1 for 0.
-DEV float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // WARPS warps of 16 rows each or, where SHARED is set, of the same 16 rows: then each scores a part of the keys, all take
 // the softmax of all scores, and each weighs a part of the values. The sums are the same, in the same order.
-//
-// GROUPS is for warpgroups of 9.0a: the products are wgmma, with the same fragments and the same order of sums.
-template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash {
+template <int DP, int WARPS, bool SHARED, int STAGES> struct Flash {
     static const int TILE = KEYS * DP * 2, PIECES = DP / 8, STEPS = DP / 16, OUT = SHARED ? WARPS : 1, NT = DP / 8 / OUT;
 
     const Attend &p;
@@ -70,15 +44,15 @@ template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash 
                 const int r = i / PIECES, c = i % PIECES;
                 const bool ok = k0 + r < total && c * 8 < p.dim;
                 const char *src = ok ? slot(k0 + r) + c * 16 : p.pool;
-                copy16(smem + at + piece<DP, GROUPS>(r, c), src, ok);
-                copy16(smem + at + TILE + piece<DP, GROUPS>(r, c), ok ? src + p.value : src, ok);
+                copy16(smem + at + piece<DP>(r, c), src, ok);
+                copy16(smem + at + TILE + piece<DP>(r, c), ok ? src + p.value : src, ok);
             }
         } else {
             for (int i = threadIdx.x; i < KEYS * DP; i += WARPS * 32) {
                 const int r = i / DP, d = i % DP;
                 const bool ok = k0 + r < total && d < p.dim;
                 const u16 *src = (const u16 *)(ok ? slot(k0 + r) : p.pool);
-                const u32 off = at + piece<DP, GROUPS>(r, d / 8) + d % 8 * 2;
+                const u32 off = at + piece<DP>(r, d / 8) + d % 8 * 2;
                 *(u16 *)(mem + off) = ok ? src[d] : 0;
                 *(u16 *)(mem + off + TILE) = ok ? src[p.value / 2 + d] : 0;
             }
@@ -102,7 +76,7 @@ template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash 
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
             u32 b[4];
-            load4(b, at + piece<DP, GROUPS>(warp * 16 + (m >> 1) * 8 + r, k * 2 + (m & 1)));
+            load4(b, at + piece<DP>(warp * 16 + (m >> 1) * 8 + r, k * 2 + (m & 1)));
             mma(part[0], q[k], b[0], b[1]);
             mma(part[1], q[k], b[2], b[3]);
         }
@@ -126,40 +100,10 @@ template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 u32 b[4];
-                load4(b, at + piece<DP, GROUPS>(j * 16 + (m >> 1) * 8 + r, k * 2 + (m & 1)));
+                load4(b, at + piece<DP>(j * 16 + (m >> 1) * 8 + r, k * 2 + (m & 1)));
                 mma(s[2 * j], q[k], b[0], b[1]);
                 mma(s[2 * j + 1], q[k], b[2], b[3]);
             }
-    }
-
-    // softmax turns scores into weights relative to the running maximum and returns by how much that shrank. seen is how
-    // many of the tile's keys the row sees; h says which of the two rows of a thread it is.
-    __device__ __forceinline__ float softmax(float (&s)[8][4], int h, int seen, float &top, float &sum) {
-        const int lane = threadIdx.x & 31;
-        float high = top;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float &v = s[j][h * 2 + e];
-                v = j * 8 + lane % 4 * 2 + e < seen ? v * p.scale : -INFINITY_F;
-                high = fmaxf(high, v);
-            }
-        high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
-        high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
-        const float shrink = power(top - high);
-        float part = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float &v = s[j][h * 2 + e];
-                v = power(v - high);
-                part += v;
-            }
-        sum = sum * shrink + part;
-        top = high;
-        return shrink;
     }
 
     __device__ __forceinline__ void weigh(float (&o)[NT][4], float (&s)[8][4], int stage) {
@@ -173,7 +117,7 @@ template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash 
 #pragma unroll
             for (int j = 0; j < NT / 2; j++) {
                 u32 b[4];
-                load4_transposed(b, at + piece<DP, GROUPS>(k * 16 + (m & 1) * 8 + r, first + j * 2 + (m >> 1)));
+                load4_transposed(b, at + piece<DP>(k * 16 + (m & 1) * 8 + r, first + j * 2 + (m >> 1)));
                 mma(o[2 * j], a, b[0], b[1]);
                 mma(o[2 * j + 1], a, b[2], b[3]);
             }
@@ -213,7 +157,7 @@ template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash 
             load(stage == 0 ? STAGES - 1 : stage - 1, k0 + (STAGES - 1) * KEYS);
             float s[8][4] = {};
             scores(s, q, stage);
-            const float f0 = softmax(s, 0, last0 - k0, top[0], sum[0]), f1 = softmax(s, 1, last1 - k0, top[1], sum[1]);
+            const float f0 = softmax<true>(s, 0, last0 - k0, p.scale, top[0], sum[0]), f1 = softmax<true>(s, 1, last1 - k0, p.scale, top[1], sum[1]);
 #pragma unroll
             for (int j = 0; j < NT; j++) o[j][0] *= f0, o[j][1] *= f0, o[j][2] *= f1, o[j][3] *= f1;
             weigh(o, s, stage);
@@ -222,76 +166,19 @@ template <int DP, int WARPS, bool SHARED, int STAGES, bool GROUPS> struct Flash 
         write(o, 0, r0, sum[0]);
         write(o, 1, r1, sum[1]);
     }
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    // run_groups is run for warpgroups. Each waits for its own products; that they take turns keeps the tensor cores busy.
-    __device__ __forceinline__ void run_groups() {
-        const int lane = threadIdx.x & 31, r0 = threadIdx.x / 32 * 16 + lane / 4, r1 = r0 + 8;
-        const u32 queries = STAGES * 2 * TILE, half = WARPS * 16 * 128; // in halves of 64 columns, as the keys are
-        for (int i = threadIdx.x; i < WARPS * 16 * DP / 2; i += WARPS * 32) {
-            const int r = i / (DP / 2), d = i % (DP / 2) * 2, c = d / 8;
-            *(u32 *)(mem + queries + c / 8 * half + r * 128 + (((c ^ r) & 7) << 4) + d % 8 * 2) = query(r, d);
-        }
-        const u32 q = smem + queries + threadIdx.x / 128 * 64 * 128;
-        float o[NT][4] = {}, top[2] = {-INFINITY_F, -INFINITY_F}, sum[2] = {};
-        const int last0 = t.y + r0 / group + 1, last1 = t.y + r1 / group + 1;
-#pragma unroll
-        for (int i = 0; i < STAGES - 1; i++) load(i, i * KEYS);
-        for (int k0 = 0, stage = 0; k0 < total; k0 += KEYS, stage = stage + 1 == STAGES ? 0 : stage + 1) {
-            copy_wait<STAGES - 2>();
-            async_fence();
-            __syncthreads();
-            const u32 at = smem + stage * 2 * TILE;
-            float s[8][4];
-            group_start();
-            group_mma_first(s, tile_at(q), tile_at(at));
-#pragma unroll
-            for (int k = 1; k < STEPS; k++)
-                group_mma(s, tile_at(q + k / 4 * half + k % 4 * 32), tile_at(at + k / 4 * (KEYS * 128) + k % 4 * 32));
-            group_commit();
-            load(stage == 0 ? STAGES - 1 : stage - 1, k0 + (STAGES - 1) * KEYS);
-            group_wait<0>();
-            settle(s);
-            const float f0 = softmax(s, 0, last0 - k0, top[0], sum[0]), f1 = softmax(s, 1, last1 - k0, top[1], sum[1]);
-#pragma unroll
-            for (int j = 0; j < NT; j++) o[j][0] *= f0, o[j][1] *= f0, o[j][2] *= f1, o[j][3] *= f1;
-            u32 a[KEYS / 16][4];
-#pragma unroll
-            for (int k = 0; k < KEYS / 16; k++) {
-                a[k][0] = pack2(s[2 * k][0], s[2 * k][1]), a[k][1] = pack2(s[2 * k][2], s[2 * k][3]);
-                a[k][2] = pack2(s[2 * k + 1][0], s[2 * k + 1][1]), a[k][3] = pack2(s[2 * k + 1][2], s[2 * k + 1][3]);
-            }
-            settle(o);
-            group_start();
-#pragma unroll
-            for (int k = 0; k < KEYS / 16; k++) group_mma_values(o, a[k], across_at(at + TILE + k * 2048, KEYS * 128));
-            group_commit();
-            group_wait<0>();
-            settle(o);
-        }
-        copy_wait<0>();
-        write(o, 0, r0, sum[0]);
-        write(o, 1, r1, sum[1]);
-    }
-#endif
 };
 
-#define ATTEND(DP, ROWS, WARPS, SHARED, STAGES, GROUPS, RUN)                                                           \
+#define ATTEND(DP, ROWS, WARPS, SHARED, STAGES)                                                                        \
     extern "C" __global__ void __launch_bounds__(WARPS * 32) attend_##DP##_##ROWS(const Attend p) {                     \
         extern __shared__ __align__(1024) unsigned char smem[];                                                         \
-        Flash<DP, WARPS, SHARED, STAGES, GROUPS> f(p, smem);                                                            \
-        f.RUN();                                                                                                        \
+        Flash<DP, WARPS, SHARED, STAGES>(p, smem).run();                                                                \
     }
 
-ATTEND(16, narrow, 1, false, 2, false, run)
-ATTEND(16, wide, 8, false, 2, false, run)
-ATTEND(32, narrow, 1, false, 2, false, run)
-ATTEND(32, wide, 8, false, 2, false, run)
-ATTEND(64, narrow, 4, true, 3, false, run)
-ATTEND(64, wide, 8, false, 2, false, run)
-ATTEND(128, narrow, 4, true, 3, false, run)
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-ATTEND(128, wide, 12, false, 4, true, run_groups)
-#else
-ATTEND(128, wide, 8, false, 2, false, run)
-#endif
+ATTEND(16, narrow, 1, false, 2)
+ATTEND(16, wide, 8, false, 2)
+ATTEND(32, narrow, 1, false, 2)
+ATTEND(32, wide, 8, false, 2)
+ATTEND(64, narrow, 4, true, 3)
+ATTEND(64, wide, 8, false, 2)
+ATTEND(128, narrow, 4, true, 3)
+ATTEND(128, wide, 8, false, 2)
