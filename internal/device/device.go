@@ -8,6 +8,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"larder/internal/arch"
@@ -68,6 +69,41 @@ type Memory interface {
 	AllocHost(bytes int64) (Buffer, error)
 	// NewStream gives a queue for copies. The name is for traces.
 	NewStream(name string) (Stream, error)
+	// CopyMethods are the ways in which CopyMany can be carried out here; CopyEach is always among them.
+	CopyMethods() []CopyMethod
+}
+
+// Pinner is implemented by a Memory whose AllocHost takes a while for a large piece: it says how far it is.
+type Pinner interface {
+	// AllocHostSlowly is AllocHost; progress hears how many bytes are ready, from any goroutine.
+	AllocHostSlowly(bytes int64, progress func(done int64)) (Buffer, error)
+}
+
+// Span is one piece of a CopyMany: N bytes from Src on in the source go to Dst on in the destination.
+type Span struct{ Dst, Src, N int64 }
+
+// CopyMethod is how a CopyMany is carried out. Which is fastest depends on the machine, the size of the pieces and
+// their number: kv/xfer measures it.
+type CopyMethod uint8
+
+// The methods.
+const (
+	CopyEach   CopyMethod = iota // a copy for each piece
+	CopyBatch                    // one call for all of them; the copy engines move the bytes
+	CopyKernel                   // a kernel that reads and writes the host's memory itself
+)
+
+// String is the method's name in flags and reports.
+func (m CopyMethod) String() string {
+	switch m {
+	case CopyEach:
+		return "each"
+	case CopyBatch:
+		return "batch"
+	case CopyKernel:
+		return "kernel"
+	}
+	return fmt.Sprintf("method(%d)", uint8(m))
 }
 
 // Stream is a queue of copies that run in order, asynchronously to the caller and to other streams. Both buffers of
@@ -76,6 +112,9 @@ type Stream interface {
 	Copy(dst Buffer, dstOff int64, src Buffer, srcOff, n int64)
 	// Copy2D moves rows pieces of width bytes, dstPitch and srcPitch bytes apart.
 	Copy2D(dst Buffer, dstOff, dstPitch int64, src Buffer, srcOff, srcPitch, width int64, rows int)
+	// CopyMany moves all pieces, in any order; no two may overlap in the destination. A method that the device has not, or
+	// that cannot move these pieces, is CopyEach. The list must not change until an event after it is done.
+	CopyMany(dst, src Buffer, pieces []Span, how CopyMethod)
 	// Wait makes what is queued from now on start after e.
 	Wait(e Event)
 	// Record marks the point behind all that is queued by now.

@@ -33,6 +33,8 @@ type fakeDevice struct{}
 func (fakeDevice) Alloc(n int64) (device.Buffer, error)     { return make(fakeBuffer, n), nil }
 func (fakeDevice) AllocHost(n int64) (device.Buffer, error) { return make(fakeBuffer, n), nil }
 
+func (fakeDevice) CopyMethods() []device.CopyMethod { return []device.CopyMethod{device.CopyEach} }
+
 func (fakeDevice) NewStream(string) (device.Stream, error) {
 	s := &fakeStream{queue: make(chan func(), 1<<16)}
 	s.worker.Go(func() {
@@ -54,6 +56,12 @@ func (s *fakeStream) Copy(dst device.Buffer, dstOff int64, src device.Buffer, sr
 
 func (s *fakeStream) Copy2D(device.Buffer, int64, int64, device.Buffer, int64, int64, int64, int) {
 	panic("not used by the mover of blocks")
+}
+
+func (s *fakeStream) CopyMany(dst, src device.Buffer, pieces []device.Span, _ device.CopyMethod) {
+	for _, p := range pieces {
+		s.Copy(dst, p.Dst, src, p.Src, p.N)
+	}
 }
 
 func (s *fakeStream) Wait(e device.Event) { s.queue <- func() { e.Wait() } }

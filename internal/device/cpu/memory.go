@@ -144,6 +144,33 @@ func (s *stream) Copy2D(dst device.Buffer, dstOff, dstPitch int64, src device.Bu
 	}
 }
 
+// CopyMethods implements device.Memory.
+func (d *Device) CopyMethods() []device.CopyMethod { return []device.CopyMethod{device.CopyEach} }
+
+// CopyMany implements device.Stream: a loop, whatever the method.
+func (s *stream) CopyMany(dst, src device.Buffer, pieces []device.Span, _ device.CopyMethod) {
+	s.queue <- func(err error) error {
+		if err != nil {
+			return err
+		}
+		d, mine := dst.(*buffer)
+		f, too := src.(*buffer)
+		if !mine || !too {
+			return fmt.Errorf("cpu: copy between %T and %T: another device's memory", dst, src)
+		}
+		to, from := d.Bytes(), f.Bytes()
+		for _, p := range pieces {
+			if !inside(to, p.Dst, 0, p.N, 1) || !inside(from, p.Src, 0, p.N, 1) {
+				return fmt.Errorf("cpu: copy of %d bytes leaves a buffer", p.N)
+			}
+		}
+		for _, p := range pieces {
+			copy(to[p.Dst:][:p.N], from[p.Src:][:p.N])
+		}
+		return nil
+	}
+}
+
 // inside says whether rows pieces of width bytes lie in b. No sum or product can wrap.
 func inside(b []byte, off, pitch, width int64, rows int) bool {
 	if off < 0 || pitch < 0 || width < 0 || rows < 1 {

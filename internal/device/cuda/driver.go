@@ -23,6 +23,9 @@ type driver struct {
 	eventSync, eventElapsed                                 uintptr
 	moduleLoad, moduleUnload, moduleFunction, funcAttribute uintptr
 	launchKernel, errorName, encodeTiled                    uintptr
+	hostRegister, hostUnregister, busID                     uintptr
+
+	copyBatch, copyBatchOld uintptr // of CUDA 13 and of 12.8; 0: the driver is older
 }
 
 // openDriver opens the driver's library. The versioned names are those of CUDA 12 and 13.
@@ -45,10 +48,12 @@ func openDriver(path string) (*driver, error) {
 		"cuModuleUnload": &d.moduleUnload, "cuModuleGetFunction": &d.moduleFunction, "cuFuncSetAttribute": &d.funcAttribute,
 		"cuLaunchKernel": &d.launchKernel, "cuGetErrorName": &d.errorName,
 		"cuTensorMapEncodeTiled": &d.encodeTiled,
+		"cuMemHostRegister_v2":   &d.hostRegister, "cuMemHostUnregister": &d.hostUnregister, "cuDeviceGetPCIBusId": &d.busID,
 	})
 	if err != nil {
 		return nil, err
 	}
+	lib.lookFor(map[string]*uintptr{"cuMemcpyBatchAsync_v2": &d.copyBatch, "cuMemcpyBatchAsync": &d.copyBatchOld})
 	return d, d.call("cuInit", d.init, 0)
 }
 

@@ -112,6 +112,7 @@ func kernelArgs(target string) map[string]map[string]any {
 	return map[string]map[string]any{
 		"attend90.cu":  groups,
 		"attention.cu": attention,
+		"copy.cu":      {"copy_pieces": copyArgs{}},
 		"gemm.cu":      gemm,
 		"rows.cu": {
 			"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},

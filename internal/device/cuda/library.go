@@ -106,3 +106,12 @@ func (l library) symbols(into map[string]*uintptr) error {
 	}
 	return errors.Join(errs...)
 }
+
+// lookFor looks up functions that a library may have; those that it has not are 0.
+func (l library) lookFor(into map[string]*uintptr) {
+	for name, at := range into {
+		if p, err := purego.Dlsym(l.handle, name); err == nil {
+			*at = p
+		}
+	}
+}

@@ -14,6 +14,7 @@ type buffer struct {
 	ptr  uintptr // as the GPU sees it; 0: freed or empty
 	size int64
 	host unsafe.Pointer // pinned memory as the CPU sees it; nil: memory of the GPU
+	maps []byte         // what of the system's memory was pinned for it; nil: the driver's own
 }
 
 // pinned is memory of the host that the GPU reaches.
@@ -89,6 +90,11 @@ func (b *buffer) release() error {
 	}
 	ptr, drv := b.ptr, b.dev.drv
 	b.ptr = 0
+	if b.maps != nil {
+		maps := b.maps
+		b.host, b.maps = nil, nil
+		return errors.Join(drv.call("cuMemHostUnregister", drv.hostUnregister, ptr), unmap(maps))
+	}
 	if b.host != nil {
 		b.host = nil
 		return drv.call("cuMemFreeHost", drv.hostFree, ptr)

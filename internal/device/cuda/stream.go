@@ -15,6 +15,7 @@ type stream struct {
 	dev    *Device
 	handle uintptr // 0: closed
 	err    error
+	batch  batchLists
 }
 
 // NewStream implements device.Memory.

@@ -45,6 +45,7 @@ func Cases() []Case {
 		{"refused/weights", checkBadWeights},
 		{"memory", checkMemory},
 		{"streams/copies", checkCopies},
+		{"streams/many", checkMany},
 		{"streams/order", checkOrder},
 		{"streams/errors", checkStreamErrors},
 		{"closed", checkClosed},

@@ -134,6 +134,63 @@ func checkCopies(t testing.TB, open Open, rng *rand.Rand) error {
 	return b.close(err)
 }
 
+// checkMany copies lists of pieces to the device and back by each method that it has, and by those that it may not have:
+// pieces of all sizes and places, neighbours among them, and lists of none.
+func checkMany(t testing.TB, open Open, rng *rand.Rand) error {
+	const n = 1 << 20
+	b, err := newBench(t, open, rng, n, 1)
+	if err != nil {
+		return b.close(err)
+	}
+	if !slices.Contains(b.dev.CopyMethods(), device.CopyEach) {
+		return b.close(fmt.Errorf("the device copies by %v, not by each", b.dev.CopyMethods()))
+	}
+	s := b.streams[0]
+	for turn := range 24 {
+		how := []device.CopyMethod{device.CopyEach, device.CopyBatch, device.CopyKernel}[turn%3]
+		in, out := pieces(rng, n, 1<<(turn%5)), pieces(rng, n, 1<<((turn+1)%5))
+		clear(b.out.Bytes())
+		s.Copy(b.far, 0, b.out, 0, n)
+		far, back := make([]byte, n), make([]byte, n)
+		for _, p := range in {
+			copy(far[p.Dst:][:p.N], b.in.Bytes()[p.Src:])
+		}
+		for _, p := range out {
+			copy(back[p.Dst:][:p.N], far[p.Src:])
+		}
+		s.CopyMany(b.far, b.in, in, how)
+		s.CopyMany(b.out, b.far, nil, how)
+		s.CopyMany(b.out, b.far, out, how)
+		if err := s.Record().Wait(); err != nil {
+			return b.close(fmt.Errorf("%v: %w", how, err))
+		}
+		if !bytes.Equal(back, b.out.Bytes()) {
+			return b.close(fmt.Errorf("%v, pieces in units of %d bytes: what came back is not what was copied", how, 1<<(turn%5)))
+		}
+	}
+	return b.close(nil)
+}
+
+// pieces cuts n bytes at multiples of unit, takes most of the parts, and gives each a place of its own in the
+// destination.
+func pieces(rng *rand.Rand, n, unit int64) (list []device.Span) {
+	for at := int64(0); at < n; {
+		size := min(unit*(1+rng.Int64N(1<<rng.IntN(12))), n-at)
+		if rng.IntN(5) > 0 {
+			list = append(list, device.Span{Src: at, N: size})
+		}
+		at += size
+	}
+	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	at := int64(0)
+	for i := range list {
+		list[i].Dst = at
+		at += list[i].N
+	}
+	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
+}
+
 // checkOrder makes random large copies among three buffers, each on another stream that waits for the one before, and
 // looks at events' times.
 func checkOrder(t testing.TB, open Open, rng *rand.Rand) error {
@@ -192,11 +249,17 @@ func checkEvents(events []device.Event) error {
 func checkStreamErrors(t testing.TB, open Open, rng *rand.Rand) error {
 	const n = 4096
 	for name, bad := range map[string]func(b *bench, s device.Stream){
-		"behind the end":       func(b *bench, s device.Stream) { s.Copy(b.out, 1, b.in, 0, n) },
-		"before the start":     func(b *bench, s device.Stream) { s.Copy(b.out, 0, b.in, -1, 10) },
-		"a negative length":    func(b *bench, s device.Stream) { s.Copy(b.out, 0, b.in, 0, -1) },
-		"the last row":         func(b *bench, s device.Stream) { s.Copy2D(b.out, 0, 2048, b.in, 0, 64, 64, 3) },
-		"pitches that wrap":    func(b *bench, s device.Stream) { s.Copy2D(b.out, 0, 1<<62, b.in, 0, 1<<62, 64, 5) },
+		"behind the end":    func(b *bench, s device.Stream) { s.Copy(b.out, 1, b.in, 0, n) },
+		"before the start":  func(b *bench, s device.Stream) { s.Copy(b.out, 0, b.in, -1, 10) },
+		"a negative length": func(b *bench, s device.Stream) { s.Copy(b.out, 0, b.in, 0, -1) },
+		"the last row":      func(b *bench, s device.Stream) { s.Copy2D(b.out, 0, 2048, b.in, 0, 64, 64, 3) },
+		"pitches that wrap": func(b *bench, s device.Stream) { s.Copy2D(b.out, 0, 1<<62, b.in, 0, 1<<62, 64, 5) },
+		"a piece of many": func(b *bench, s device.Stream) {
+			s.CopyMany(b.out, b.in, []device.Span{{Dst: 0, Src: 0, N: 16}, {Dst: n - 16, Src: 0, N: 32}}, device.CopyBatch)
+		},
+		"a piece by a kernel": func(b *bench, s device.Stream) {
+			s.CopyMany(b.out, b.in, []device.Span{{Dst: 0, Src: 16, N: n}}, device.CopyKernel)
+		},
 		"an offset that wraps": func(b *bench, s device.Stream) { s.Copy(b.out, 1<<63-1, b.in, 1<<63-1, 64) },
 	} {
 		b, err := newBench(t, open, rng, n, 2)

@@ -31,6 +31,8 @@ func (b buffer) Bytes() []byte { return b }
 func (m *memory) Alloc(n int64) (device.Buffer, error)     { return make(buffer, n), nil }
 func (m *memory) AllocHost(n int64) (device.Buffer, error) { return make(buffer, n), nil }
 
+func (m *memory) CopyMethods() []device.CopyMethod { return []device.CopyMethod{device.CopyEach} }
+
 func (m *memory) NewStream(name string) (device.Stream, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,6 +80,30 @@ func (s *stream) Copy(dst device.Buffer, dstOff int64, src device.Buffer, srcOff
 		m.now += time.Duration(n)
 		if s.err == nil {
 			m.copied += n
+		}
+	})
+}
+
+// CopyMany is one copy to those who count copies; when it fails, half of each piece has moved.
+func (s *stream) CopyMany(dst, src device.Buffer, pieces []device.Span, _ device.CopyMethod) {
+	s.push(func() {
+		if s.err != nil {
+			return
+		}
+		m := s.mem
+		if m.fail != nil {
+			s.err = m.fail(m.copies)
+		}
+		m.copies++
+		for _, p := range pieces {
+			n := p.N
+			if s.err != nil {
+				n /= 2
+			} else {
+				m.copied += n
+			}
+			copy(dst.(buffer)[p.Dst:][:n], src.(buffer)[p.Src:])
+			m.now += time.Duration(n)
 		}
 	})
 }
