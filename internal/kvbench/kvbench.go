@@ -12,6 +12,7 @@ import (
 
 	"larder/internal/device"
 	"larder/internal/kv"
+	"larder/internal/kv/xfer"
 )
 
 // Direction says which way a phase moves.
@@ -47,10 +48,14 @@ type Config struct {
 	Requests int              `json:"requests"`  // per batch
 	InFlight int              `json:"in_flight"` // requests that move at once
 	Batches  int              `json:"batches"`   // measured batches per phase
-	Scatter  bool             `json:"scatter"`   // blocks of a request in random order over the pool, one copy each
+	Scatter  bool             `json:"scatter"`   // blocks of a request in random order over the pool, a piece each
+	Layered  bool             `json:"layered"`   // pools are [layer][block], not [block][layer]: each layer of a block is a piece
+	Regions  int              `json:"regions"`   // requests that have host blocks of their own, the others share them; 0: all
+	Method   xfer.Method      `json:"method"`    // of copying; auto chooses by Table
 	Seed     uint64           `json:"seed"`
 	Ceilings []device.Ceiling `json:"ceilings"` // measured on this machine in this run; for shares
 
+	Table    *xfer.Table           `json:"-"` // what auto chooses by; nil: one copy for each piece
 	Progress func(done, total int) `json:"-"` // after each batch; nil: none
 }
 
@@ -61,6 +66,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Tokens < 1 || c.Requests < 1 || c.InFlight < 1 || c.Batches < 1 {
 		return fmt.Errorf("kvbench: tokens, requests, in-flight and batches must be at least 1")
+	}
+	if c.Regions < 0 {
+		return fmt.Errorf("kvbench: host blocks for %d requests", c.Regions)
 	}
 	return nil
 }
@@ -77,27 +85,69 @@ func (c *Config) BytesPerRequest() int64 {
 // the host; on the device it uses its in-flight slot's.
 func (c *Config) DeviceBlocks() int { return 2 * c.inFlight() * c.BlocksPerRequest() }
 
-// HostBlocks: see DeviceBlocks.
-func (c *Config) HostBlocks() int { return 2 * c.Requests * c.BlocksPerRequest() }
+// HostBlocks: see DeviceBlocks. Where host memory is short, requests share what they load, and store over what those
+// before them stored.
+func (c *Config) HostBlocks() int { return (c.regions() + c.storeRegions()) * c.BlocksPerRequest() }
+
+// PoolBytes is the memory that a run needs on the device and on the host.
+func (c *Config) PoolBytes() (dev, host int64) {
+	return int64(c.DeviceBlocks()) * c.Layout.BlockBytes(), int64(c.HostBlocks()) * c.Layout.BlockBytes()
+}
+
+// regions are the requests that load from blocks of their own.
+func (c *Config) regions() int {
+	if c.Regions == 0 {
+		return c.Requests
+	}
+	return min(c.Regions, c.Requests)
+}
+
+// storeRegions are those that store to blocks of their own; where they are fewer than the requests, each slot has one,
+// because two that store at once must not store to the same.
+func (c *Config) storeRegions() int {
+	if c.regions() == c.Requests {
+		return c.Requests
+	}
+	return c.inFlight()
+}
+
+// unit is what is moved as a block: a block, or a layer of one.
+func (c *Config) unit() kv.Layout {
+	l := c.Layout
+	if c.Layered {
+		l.Layers = 1
+	}
+	return l
+}
+
+// units are those of a request and direction.
+func (c *Config) units() int {
+	if c.Layered {
+		return c.BlocksPerRequest() * c.Layout.Layers
+	}
+	return c.BlocksPerRequest()
+}
 
 func (c *Config) inFlight() int { return min(c.InFlight, c.Requests) }
 
 // span is one direction of one request. Times are on the device's clock.
 type span struct {
 	start, end time.Duration
-	active     time.Duration // sum of the single copies
+	active     time.Duration // sum of the batches handed over
+	batches    int
 	bytes      int64
 	pieces     int
 }
 
-func (s *span) add(start, end time.Duration, bytes int64) {
-	if s.pieces == 0 || start < s.start {
-		s.start = start
+func (s *span) add(c *xfer.CopyRecord) {
+	if s.batches == 0 || c.Start < s.start {
+		s.start = c.Start
 	}
-	s.end = max(s.end, end)
-	s.active += end - start
-	s.bytes += bytes
-	s.pieces++
+	s.end = max(s.end, c.End)
+	s.active += c.End - c.Start
+	s.bytes += c.Bytes
+	s.pieces += c.Pieces
+	s.batches++
 }
 
 // request is what was seen of one request.
@@ -111,7 +161,10 @@ type Phase struct {
 	Direction Direction `json:"direction"`
 	Metrics   []Metric  `json:"metrics"` // the document's ten where they exist for the direction, then ours
 	Bytes     int64     `json:"bytes"`   // moved in all batches, as the mover counted
-	Pieces    int       `json:"pieces"`  // copies issued in all batches
+	Pieces    int       `json:"pieces"`  // contiguous pieces in all batches
+
+	HandOvers int            `json:"hand_overs"` // batches of pieces that the mover handed to its stream
+	Methods   map[string]int `json:"methods"`    // of these, by method
 }
 
 // Result is a whole run.
@@ -130,3 +183,15 @@ type Check struct {
 
 // ErrChecks is returned, with the result, when a check failed.
 var ErrChecks = errors.New("kvbench: a check failed")
+
+// poolTouched is how much memory a direction reads and writes over and over.
+func (c *Config) poolTouched(d Direction) int64 {
+	blocks := 0
+	if d&Load != 0 {
+		blocks += c.regions() + c.inFlight()
+	}
+	if d&Store != 0 {
+		blocks += c.storeRegions() + c.inFlight()
+	}
+	return int64(blocks*c.BlocksPerRequest()) * c.Layout.BlockBytes()
+}

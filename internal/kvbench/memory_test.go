@@ -72,6 +72,13 @@ func (s *faultyStream) Copy(dst device.Buffer, dstOff int64, src device.Buffer, 
 	s.fault(s.Stream, dst, dstOff, src, srcOff, n)
 }
 
+// CopyMany is a copy for each piece, so that a fault meets them all.
+func (s *faultyStream) CopyMany(dst, src device.Buffer, pieces []device.Span, _ device.CopyMethod) {
+	for _, p := range pieces {
+		s.Copy(dst, p.Dst, src, p.Src, p.N)
+	}
+}
+
 // skip copies nothing, and says nothing.
 func skip(device.Stream, device.Buffer, int64, device.Buffer, int64, int64) {}
 

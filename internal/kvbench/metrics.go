@@ -55,7 +55,7 @@ func (b *batch) bounds() (start, end time.Duration) {
 	first := true
 	for i := range b.requests {
 		for _, s := range []*span{&b.requests[i].load, &b.requests[i].store} {
-			if s.pieces == 0 {
+			if s.batches == 0 {
 				continue
 			}
 			if first || s.start < start {
@@ -79,9 +79,9 @@ func (b *batch) bytes() (load, store int64) {
 // e2e is first start to last end of both directions of one request.
 func (r *request) e2e() time.Duration {
 	switch {
-	case r.store.pieces == 0:
+	case r.store.batches == 0:
 		return r.load.end - r.load.start
-	case r.load.pieces == 0:
+	case r.load.batches == 0:
 		return r.store.end - r.store.start
 	}
 	return max(r.load.end, r.store.end) - min(r.load.start, r.store.start)
@@ -98,7 +98,7 @@ func bandwidth(bytes int64, d time.Duration) float64 {
 //
 //	load_span, store_span    first start to last end of one direction
 //	e2e                      first start to last end of both
-//	load_active_sum, …       sum of the single copies' durations
+//	load_active_sum, …       sum of the durations of the batches that were handed over
 //	load_bw, store_bw        bytes of the direction / its span
 //	duplex_bw                bytes of both directions / e2e
 var perRequest = []struct {

@@ -10,6 +10,7 @@ import (
 
 	"larder/internal/arch"
 	"larder/internal/kv"
+	"larder/internal/kv/xfer"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -18,7 +19,7 @@ var update = flag.Bool("update", false, "rewrite testdata")
 func copied(bytes int64, times ...float64) (s span) {
 	at := func(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 	for i := 0; i < len(times); i += 2 {
-		s.add(at(times[i]), at(times[i+1]), bytes)
+		s.add(&xfer.CopyRecord{Start: at(times[i]), End: at(times[i+1]), Bytes: bytes, Pieces: 1})
 	}
 	return s
 }
@@ -140,7 +141,7 @@ func TestText(t *testing.T) {
 	l := kv.Layout{Layers: 1, KVHeads: 4, HeadDim: 128, BlockTokens: 64, DType: arch.BF16}
 	res := Result{
 		Config: Config{Layout: l, Tokens: 9216, Requests: 2, InFlight: 8, Batches: 2, Scatter: true},
-		Phases: []Phase{{Direction: Duplex, Metrics: metrics(Duplex, twoBatches(), 40*gib), Bytes: gib, Pieces: 9}},
+		Phases: []Phase{{Direction: Duplex, Metrics: metrics(Duplex, twoBatches(), 40*gib), Bytes: gib, Pieces: 9, HandOvers: 6, Methods: map[string]int{"batch": 4, "run": 2}}},
 		Checks: []Check{{"duplex: bytes moved = bytes planned", true, "1 bytes counted, 1 planned"}, {"duplex: the rest", false, "request 1, block 2 differs"}},
 	}
 	var out strings.Builder

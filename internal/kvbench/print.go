@@ -4,6 +4,9 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"larder/internal/stats"
 )
@@ -13,20 +16,26 @@ import (
 func (r *Result) Text(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	c := &r.Config
-	order := "runs"
+	order := "in runs"
 	if c.Scatter {
 		order = "scattered"
+	}
+	if c.Layered {
+		order += ", layer by layer"
 	}
 	fmt.Fprintf(out, "%d requests x %d tokens x %d layers, %d in flight, %d batches; %.1f MiB per request and direction in %d blocks of %d tokens (%s)\n",
 		c.Requests, c.Tokens, c.Layout.Layers, c.inFlight(), c.Batches,
 		float64(c.BytesPerRequest())/(1<<20), c.BlocksPerRequest(), c.Layout.BlockTokens, order)
 	for _, p := range r.Phases {
-		fmt.Fprintf(out, "\n%v: %.2f GiB in %d copies\n", p.Direction, float64(p.Bytes)/gib, p.Pieces)
+		fmt.Fprintf(out, "\n%v: %.2f GiB in %d pieces, handed over in %d batches (%s)\n", p.Direction, float64(p.Bytes)/gib, p.Pieces, p.HandOvers, p.methods())
 		for _, m := range p.Metrics {
 			fmt.Fprintln(out, m.line())
 		}
 	}
 	fmt.Fprintln(out)
+	for _, line := range r.notes() {
+		fmt.Fprintln(out, line)
+	}
 	for _, k := range r.Checks {
 		mark := "ok  "
 		if !k.OK {
@@ -35,6 +44,24 @@ func (r *Result) Text(w io.Writer) error {
 		fmt.Fprintf(out, "%s %s (%s)\n", mark, k.Name, k.Detail)
 	}
 	return out.Flush()
+}
+
+// notes say what a reader of the figures could be misled by.
+func (r *Result) notes() (out []string) {
+	c := &r.Config
+	if n := c.regions(); n < c.Requests {
+		out = append(out, fmt.Sprintf("note: %d requests load from the host blocks of %d and store over each other's, because host memory is short; the bytes that move are the same",
+			c.Requests, n))
+	}
+	for _, p := range r.Phases {
+		for _, m := range p.Metrics {
+			if m.Share > 1.005 {
+				out = append(out, fmt.Sprintf("note: %v is %.0f %% of the ceiling: the ceiling copies one large buffer, and these %.0f MiB stay in the processor's cache or find more than one core; on a link this cannot be",
+					p.Direction, 100*m.Share, float64(c.poolTouched(p.Direction))/(1<<20)))
+			}
+		}
+	}
+	return out
 }
 
 // line prints a metric as the document does; n and the share of the ceiling follow where they say something.
@@ -56,6 +83,13 @@ func (m Metric) line() string {
 		s += fmt.Sprintf("  %.0f %% of the measured ceiling", 100*m.Share)
 	}
 	return s
+}
+
+// methods names the methods of the batches, most used first.
+func (p *Phase) methods() string {
+	names := slices.Sorted(maps.Keys(p.Methods))
+	slices.SortStableFunc(names, func(a, b string) int { return p.Methods[b] - p.Methods[a] })
+	return strings.Join(names, ", ")
 }
 
 // Find is a phase's metric by name.

@@ -54,11 +54,12 @@ type rig struct {
 
 	devBlocks, hostBlocks []kv.BlockID // in run order, or shuffled
 	live                  map[uint64]*flight
-	slotOf                []int // by request: the slot of its last run
 	lastUser              []int // by slot: the last request that used it
+	slotOf                []int // by store region: the slot that was stored there last
 	nextMove              kv.MoveID
 	moved                 int64 // bytes that the trace saw in this phase
-	pieces                int
+	pieces, handed        int
+	methods               map[string]int
 }
 
 // flight is a request that moves.
@@ -69,13 +70,13 @@ type flight struct {
 }
 
 func newRig(mem device.Memory, cfg Config) (*rig, error) {
-	block := cfg.Layout.BlockBytes()
-	dev, err := mem.Alloc(int64(cfg.DeviceBlocks()) * block)
+	devBytes, hostBytes := cfg.PoolBytes()
+	dev, err := mem.Alloc(devBytes)
 	if err != nil {
 		return nil, fmt.Errorf("device pool of %d blocks: %w", cfg.DeviceBlocks(), err)
 	}
-	r := &rig{cfg: cfg, mem: mem, dev: dev, live: map[uint64]*flight{}}
-	host, err := mem.AllocHost(int64(cfg.HostBlocks()) * block)
+	r := &rig{cfg: cfg, mem: mem, dev: dev, live: map[uint64]*flight{}, methods: map[string]int{}}
+	host, err := allocHost(mem, hostBytes)
 	if err != nil {
 		r.close()
 		return nil, fmt.Errorf("host pool of %d blocks: %w", cfg.HostBlocks(), err)
@@ -87,20 +88,29 @@ func newRig(mem device.Memory, cfg Config) (*rig, error) {
 		return nil, fmt.Errorf("the device's host memory cannot be read by the CPU: contents could not be checked")
 	}
 	r.bytes = mapped.Bytes()
-	move := xfer.Config{Layout: cfg.Layout, Memory: mem, DevicePool: dev, HostPool: host, Trace: r.trace}
+	unit := cfg.unit()
+	move := xfer.Config{Layout: unit, Memory: mem, DevicePool: dev, HostPool: host, Trace: r.trace, Method: cfg.Method, Table: cfg.Table}
 	if cfg.Scatter {
-		move.MaxPieceBytes = block // shuffled blocks may be neighbours by chance
+		move.MaxPieceBytes = unit.BlockBytes() // shuffled blocks may be neighbours by chance
 	}
 	r.mover, err = xfer.New(move)
 	if err != nil {
 		r.close()
 		return nil, err
 	}
-	r.slotOf, r.lastUser = make([]int, cfg.Requests), make([]int, cfg.inFlight())
+	r.slotOf, r.lastUser = make([]int, cfg.storeRegions()), make([]int, cfg.inFlight())
 	rng := rand.New(rand.NewPCG(cfg.Seed, 0))
 	r.devBlocks = numbers(cfg.DeviceBlocks(), cfg.Scatter, rng)
 	r.hostBlocks = numbers(cfg.HostBlocks(), cfg.Scatter, rng)
 	return r, nil
+}
+
+// allocHost takes memory by many cores where the device can.
+func allocHost(mem device.Memory, bytes int64) (device.Buffer, error) {
+	if p, ok := mem.(device.Pinner); ok {
+		return p.AllocHostSlowly(bytes, func(int64) {})
+	}
+	return mem.AllocHost(bytes)
 }
 
 // numbers are n block numbers in order, or shuffled.
@@ -134,7 +144,7 @@ func (r *rig) phase(ctx context.Context, d Direction, out *Result, progress func
 	if _, err := r.batch(ctx, d); err != nil {
 		return err
 	}
-	r.moved, r.pieces = 0, 0
+	r.moved, r.pieces, r.handed, r.methods = 0, 0, 0, map[string]int{}
 	var batches []batch
 	for i := range r.cfg.Batches {
 		b, err := r.batch(ctx, d)
@@ -144,7 +154,8 @@ func (r *rig) phase(ctx context.Context, d Direction, out *Result, progress func
 		batches = append(batches, b)
 		progress(i + 1)
 	}
-	out.Phases = append(out.Phases, Phase{Direction: d, Metrics: metrics(d, batches, r.ceiling(d)), Bytes: r.moved, Pieces: r.pieces})
+	out.Phases = append(out.Phases, Phase{Direction: d, Metrics: metrics(d, batches, r.ceiling(d)), Bytes: r.moved, Pieces: r.pieces,
+		HandOvers: r.handed, Methods: r.methods})
 	checks, err := r.checks(d, batches)
 	out.Checks = append(out.Checks, checks...)
 	return err
@@ -190,14 +201,15 @@ func (r *rig) batch(ctx context.Context, d Direction) (batch, error) {
 // submit hands a request's moves to the mover.
 func (r *rig) submit(d Direction, b *batch, index, slot int) {
 	f := &flight{slot: slot, req: &b.requests[index]}
-	r.slotOf[index], r.lastUser[slot] = slot, index
-	var moves []kv.Move
-	for i := range r.cfg.BlocksPerRequest() {
+	load, store := r.regions(index, slot)
+	r.slotOf[store], r.lastUser[slot] = slot, index
+	moves := make([]kv.Move, 0, 2*r.cfg.units())
+	for i := range r.cfg.units() {
 		if d&Load != 0 {
-			moves = append(moves, r.move(kv.Host, r.hostBlock(index, Load, i), kv.Device, r.devBlock(slot, Load, i)))
+			moves = append(moves, r.move(kv.Host, r.hostBlock(load, Load, i), kv.Device, r.devBlock(slot, Load, i)))
 		}
 		if d&Store != 0 {
-			moves = append(moves, r.move(kv.Device, r.devBlock(slot, Store, i), kv.Host, r.hostBlock(index, Store, i)))
+			moves = append(moves, r.move(kv.Device, r.devBlock(slot, Store, i), kv.Host, r.hostBlock(store, Store, i)))
 		}
 	}
 	f.left = len(moves)
@@ -213,22 +225,34 @@ func (r *rig) move(from kv.Tier, src kv.BlockID, to kv.Tier, dst kv.BlockID) kv.
 	return kv.Move{ID: r.nextMove, From: from, Src: src, To: to, Dst: dst}
 }
 
-// hostBlock and devBlock number a request's (or slot's) blocks: the first half of its share is for loads.
-func (r *rig) hostBlock(index int, d Direction, i int) kv.BlockID {
-	return r.hostBlocks[r.ordinal(index, d, i)]
+// regions are the host blocks that a request loads from and stores to.
+func (r *rig) regions(index, slot int) (load, store int) {
+	if r.cfg.storeRegions() < r.cfg.Requests {
+		return index % r.cfg.regions(), slot
+	}
+	return index, index
+}
+
+// hostBlock and devBlock number the units of a region (or slot): those for loads, then those for stores.
+func (r *rig) hostBlock(region int, d Direction, i int) kv.BlockID {
+	n := r.cfg.BlocksPerRequest()
+	if d == Store {
+		region += r.cfg.regions()
+	}
+	return r.numbered(r.hostBlocks, region*n+i%n, i/n)
 }
 
 func (r *rig) devBlock(slot int, d Direction, i int) kv.BlockID {
-	return r.devBlocks[r.ordinal(slot, d, i)]
+	n := r.cfg.BlocksPerRequest()
+	if d == Store {
+		slot += r.cfg.inFlight()
+	}
+	return r.numbered(r.devBlocks, slot*n+i%n, i/n)
 }
 
-func (r *rig) ordinal(owner int, d Direction, i int) int {
-	n := r.cfg.BlocksPerRequest()
-	at := 2*owner*n + i
-	if d == Store {
-		at += n
-	}
-	return at
+// numbered is the number of a block, or of its layer in a pool of [layer][block].
+func (r *rig) numbered(blocks []kv.BlockID, at, layer int) kv.BlockID {
+	return blocks[at] + kv.BlockID(layer*len(blocks))
 }
 
 // collect waits until at least one request is done and returns the slots that are free again.
@@ -264,15 +288,17 @@ func (r *rig) collect(ctx context.Context) ([]int, error) {
 // trace is called by the mover for every finished copy.
 func (r *rig) trace(c xfer.CopyRecord) {
 	r.moved += c.Bytes
-	r.pieces++
+	r.pieces += c.Pieces
+	r.handed++
+	r.methods[c.Method.String()]++
 	f := r.live[c.Tag]
 	if f == nil {
 		return
 	}
 	f.left -= c.Blocks
 	if c.To == kv.Device {
-		f.req.load.add(c.Start, c.End, c.Bytes)
+		f.req.load.add(&c)
 	} else {
-		f.req.store.add(c.Start, c.End, c.Bytes)
+		f.req.store.add(&c)
 	}
 }

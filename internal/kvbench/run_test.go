@@ -12,6 +12,7 @@ import (
 	"larder/internal/arch"
 	"larder/internal/device"
 	"larder/internal/kv"
+	"larder/internal/kv/xfer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,12 +36,18 @@ func mustFind(t *testing.T, p *Phase, name string) Metric {
 // TestRun measures for real, with blocks in runs and scattered, with fewer requests than may move at once and with more.
 func TestRun(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"runs":            func(*Config) {},
-		"scattered":       func(c *Config) { c.Scatter = true },
-		"one at a time":   func(c *Config) { c.InFlight = 1 },
-		"all at once":     func(c *Config) { c.InFlight = 100 },
-		"one request":     func(c *Config) { c.Requests, c.Tokens = 1, 1 },
-		"a block of many": func(c *Config) { c.Layout.BlockTokens = 4 },
+		"runs":                 func(*Config) {},
+		"scattered":            func(c *Config) { c.Scatter = true },
+		"layer by layer":       func(c *Config) { c.Layered = true },
+		"layers scattered":     func(c *Config) { c.Layered, c.Scatter = true, true },
+		"two host regions":     func(c *Config) { c.Regions = 2 },
+		"one host region":      func(c *Config) { c.Regions, c.Scatter = 1, true },
+		"more regions than it": func(c *Config) { c.Regions = 100 },
+		"2d":                   func(c *Config) { c.Method = xfer.Rows },
+		"one at a time":        func(c *Config) { c.InFlight = 1 },
+		"all at once":          func(c *Config) { c.InFlight = 100 },
+		"one request":          func(c *Config) { c.Requests, c.Tokens = 1, 1 },
+		"a block of many":      func(c *Config) { c.Layout.BlockTokens = 4 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := small()
@@ -64,8 +71,11 @@ func TestRun(t *testing.T) {
 					ways = 2
 				}
 				pieces := ways * c.Batches * c.Requests
-				if c.Scatter {
-					pieces *= c.BlocksPerRequest()
+				switch {
+				case c.Scatter:
+					pieces *= c.units()
+				case c.Layered:
+					pieces *= c.Layout.Layers
 				}
 				if want := int64(ways*c.Batches*c.Requests) * c.BytesPerRequest(); p.Direction != d || p.Bytes != want || p.Pieces != pieces {
 					t.Errorf("%v: %d bytes in %d copies, want %d in %d", p.Direction, p.Bytes, p.Pieces, want, pieces)

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
 
 	"larder/internal/device"
 	"larder/internal/kv"
@@ -33,8 +35,14 @@ func (c content) fill(block []byte) {
 	copy(block, word[:])
 }
 
+// size is that of a unit in bytes.
+func (r *rig) size() int64 {
+	l := r.cfg.unit()
+	return l.BlockBytes()
+}
+
 func (r *rig) hostBytes(b kv.BlockID) []byte {
-	size := r.cfg.Layout.BlockBytes()
+	size := r.size()
 	return r.bytes[int64(b)*size : int64(b+1)*size]
 }
 
@@ -49,8 +57,8 @@ func (r *rig) fill(d Direction) error {
 	}
 	r.eachHost(Store, func(b []byte, index, i int) { content{d, Store, index, i}.fill(b) })
 	err := r.throughStream(func(s device.Stream) {
-		for slot := range r.cfg.inFlight() { // slot n begins with what would be request n's
-			for i := range r.cfg.BlocksPerRequest() {
+		for slot := range r.cfg.inFlight() { // slot n begins with what would be region n's
+			for i := range r.cfg.units() {
 				r.copyBlock(s, r.dev, r.devBlock(slot, Store, i), r.host, r.hostBlock(slot, Store, i))
 			}
 		}
@@ -59,17 +67,28 @@ func (r *rig) fill(d Direction) error {
 	return err
 }
 
-// eachHost calls f for every host block of a direction.
-func (r *rig) eachHost(d Direction, f func(block []byte, index, i int)) {
-	for index := range r.cfg.Requests {
-		for i := range r.cfg.BlocksPerRequest() {
-			f(r.hostBytes(r.hostBlock(index, d, i)), index, i)
-		}
+// eachHost calls f for every unit of a direction on the host, by as many goroutines as there are cores.
+func (r *rig) eachHost(d Direction, f func(block []byte, region, i int)) {
+	regions := r.cfg.regions()
+	if d == Store {
+		regions = r.cfg.storeRegions()
 	}
+	var wait sync.WaitGroup
+	workers := min(runtime.GOMAXPROCS(0), regions)
+	for w := range workers {
+		wait.Go(func() {
+			for region := w; region < regions; region += workers {
+				for i := range r.cfg.units() {
+					f(r.hostBytes(r.hostBlock(region, d, i)), region, i)
+				}
+			}
+		})
+	}
+	wait.Wait()
 }
 
 func (r *rig) copyBlock(s device.Stream, dst device.Buffer, to kv.BlockID, src device.Buffer, from kv.BlockID) {
-	size := r.cfg.Layout.BlockBytes()
+	size := r.size()
 	s.Copy(dst, int64(to)*size, src, int64(from)*size, size)
 }
 
@@ -135,9 +154,8 @@ func (r *rig) rateCheck(d Direction, batches []batch) Check {
 
 // loadedRight reads the device's load blocks back: each slot must hold the last request that used it, whole.
 func (r *rig) loadedRight(d Direction) (Check, error) {
-	c := comparison{Check: Check{Name: fmt.Sprintf("%v: what was loaded is what the host held", d), OK: true}, want: make([]byte, r.cfg.Layout.BlockBytes())}
-	n := r.cfg.BlocksPerRequest()
-	size := r.cfg.Layout.BlockBytes()
+	c := comparison{Check: Check{Name: fmt.Sprintf("%v: what was loaded is what the host held", d), OK: true}, want: make([]byte, r.size())}
+	n, size := r.cfg.units(), r.size()
 	staging, err := r.mem.AllocHost(int64(n) * size)
 	if err != nil {
 		return c.Check, err
@@ -153,17 +171,34 @@ func (r *rig) loadedRight(d Direction) (Check, error) {
 			return c.Check, err
 		}
 		for i := range n {
-			c.compare(got[int64(i)*size:int64(i+1)*size], content{d, Load, index, i}, index)
+			load, _ := r.regions(index, slot)
+			c.compare(got[int64(i)*size:int64(i+1)*size], content{d, Load, load, i}, index)
 		}
 	}
 	return c.done(), nil
 }
 
-// storedRight compares every request's host blocks with the content of the slot that it stored from.
+// storedRight compares what is stored on the host with the content of the slot that it came from.
 func (r *rig) storedRight(d Direction) Check {
-	c := comparison{Check: Check{Name: fmt.Sprintf("%v: what was stored is what the device held", d), OK: true}, want: make([]byte, r.cfg.Layout.BlockBytes())}
-	r.eachHost(Store, func(b []byte, index, i int) { c.compare(b, content{d, Store, r.slotOf[index], i}, index) })
-	return c.done()
+	parts := make([]comparison, r.cfg.storeRegions())
+	for i := range parts {
+		parts[i] = comparison{Check: Check{Name: fmt.Sprintf("%v: what was stored is what the device held", d), OK: true}}
+	}
+	r.eachHost(Store, func(b []byte, region, i int) {
+		c := &parts[region]
+		if c.want == nil {
+			c.want = make([]byte, r.size())
+		}
+		c.compare(b, content{d, Store, r.slotOf[region], i}, region)
+	})
+	whole := parts[0]
+	for _, p := range parts[1:] {
+		whole.blocks += p.blocks
+		if whole.OK && !p.OK {
+			whole.OK, whole.Detail = false, p.Detail
+		}
+	}
+	return whole.done()
 }
 
 // comparison is a check of contents.

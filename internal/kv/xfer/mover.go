@@ -1,14 +1,15 @@
 // Package xfer carries out the moves that kv/cache orders, between the device's pool and the host's: it coalesces them
-// into the fewest, largest copies, runs each direction on a stream of its own, and counts every byte. It holds no
-// policy: what moves where was decided elsewhere.
+// into the fewest, largest pieces, hands pieces over in batches, runs each direction on a stream of its own, and counts
+// every byte. It holds no policy: what moves where was decided elsewhere.
 //
-// Start at Mover; plan.go is how moves become copies, way.go how a direction survives a failed copy. Invariant 8 lives
-// here: bytes reported = bytes moved.
+// Start at Mover; plan.go is how moves become pieces and batches, table.go which kind of copy a batch is, way.go the
+// life of a batch and how a direction survives a failed one. Invariant 8 lives here: bytes reported = bytes moved.
 package xfer
 
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"larder/internal/device"
@@ -21,64 +22,85 @@ type Config struct {
 	Memory               device.Memory
 	DevicePool, HostPool device.Buffer
 
-	// MaxPieceBytes bounds a single copy, so that one long run does not keep others waiting. 0: 64 MiB, where the
-	// links that were measured are at full speed.
+	// MaxPieceBytes bounds a single piece. 0: none but the batch's.
 	MaxPieceBytes int64
+	// BatchBytes is how much is handed over at once, with one point behind it. 0: 16 MiB, a third of a millisecond of
+	// the links that were measured: large against the cost of a point, small against a request.
+	BatchBytes int64
+	// WindowBytes is how much of a direction may be on its stream at once; the rest waits here, where it can still be
+	// dropped. 0: two batches, so that the link finds the next when one ends.
+	WindowBytes int64
 
-	// Trace, when set, hears of each finished copy. It is called from Poll.
+	Method Method // Auto, or one for all batches
+	Table  *Table // what Auto chooses by; nil: one copy for each piece
+
+	// StoreShare bounds what stores may take from loads: while loads wait, stores get at most this share of the loads'
+	// bytes. 0: no bound.
+	StoreShare float64
+
+	// A load that is not on the stream after LateAfter and LateTimes the time that all before it and itself take at the
+	// bandwidth measured so far is reported with ErrLate and not carried out. LateAfter 0: loads have no deadline.
+	LateAfter time.Duration
+	LateTimes float64
+
+	// Trace, when set, hears of each finished batch. It is called from Poll.
 	Trace func(CopyRecord)
 }
 
-// CopyRecord is one finished copy. Times are on the device's clock; a copy that never started has none. Bytes are 0
+// ErrLate is the error of loads that were dropped at their deadline. Nothing of them was written.
+var ErrLate = errors.New("kv/xfer: the load was not started by its deadline")
+
+// CopyRecord is one finished batch. Times are on the device's clock; a batch that never started has none. Bytes are 0
 // when it failed.
 type CopyRecord struct {
 	Tag        uint64 // of its Submit
 	From, To   kv.Tier
 	Bytes      int64
 	Blocks     int
+	Pieces     int // contiguous ones
+	Method     Method
 	Start, End time.Duration
 	Err        error
 }
 
 // Stats counts what one direction has done since the start.
 type Stats struct {
-	Pieces        uint64        // copies handed over
-	Moves, Failed uint64        // blocks that arrived, and that did not
-	Bytes         uint64        // that arrived
-	Busy          time.Duration // sum of the copies' durations, on the device's clock
-	Submit        time.Duration // host time spent in handing copies over, both directions
+	Batches, Pieces uint64        // handed over
+	Moves, Failed   uint64        // blocks that arrived, and that did not
+	Late            uint64        // of those that did not: dropped at their deadline
+	Bytes           uint64        // that arrived
+	Busy            time.Duration // sum of the batches' durations, on the device's clock
+	HandOver        time.Duration // time of a goroutine of ours spent in planning and handing batches over
 }
 
-// Mover runs moves. Its methods are for one goroutine, the engine's; copies run by themselves. Loads and stores have a
-// stream each, so neither waits for the other's; they share the link, or on a CPU the cores.
+// Mover runs moves. Its methods are for one goroutine, the engine's; planning, handing over and waiting are done by
+// goroutines of its own. Loads and stores have a stream each, so neither waits behind the other's; they share the link,
+// or on a CPU the cores.
 type Mover struct {
-	cfg    Config
-	size   int64 // of a block
-	ways   [kv.NumTiers]*way
-	wake   chan struct{}
-	closed bool
+	cfg     Config
+	size    int64 // of a block
+	wake    chan struct{}
+	pending int // moves that were submitted and not reported
+
+	mu      sync.Mutex
+	closed  bool
+	ways    [kv.NumTiers]*way
+	landing map[kv.MoveID]device.Event // behind loads that are on a stream
+	serving struct {                   // since loads last began to wait
+		loads, stores int64 // bytes on their streams
+	}
 }
 
-const defaultPieceBytes = 64 << 20
+const defaultBatchBytes = 16 << 20
 
 // New opens the two streams.
 func New(cfg Config) (*Mover, error) {
-	if err := cfg.Layout.Validate(); err != nil {
+	if err := cfg.settle(); err != nil {
 		return nil, err
 	}
-	if cfg.Memory == nil || cfg.DevicePool == nil || cfg.HostPool == nil {
-		return nil, fmt.Errorf("kv/xfer: memory and both pools must be set")
-	}
-	if cfg.MaxPieceBytes < 0 {
-		return nil, fmt.Errorf("kv/xfer: pieces of %d bytes", cfg.MaxPieceBytes)
-	}
-	if cfg.MaxPieceBytes == 0 {
-		cfg.MaxPieceBytes = defaultPieceBytes
-	}
-	m := &Mover{cfg: cfg, size: cfg.Layout.BlockBytes(), wake: make(chan struct{}, 1)}
+	m := &Mover{cfg: cfg, size: cfg.Layout.BlockBytes(), wake: make(chan struct{}, 1), landing: map[kv.MoveID]device.Event{}}
 	for to, name := range []string{kv.Device: "kv load", kv.Host: "kv store"} {
-		m.ways[to] = newWay(name, cfg.Memory)
-		go m.ways[to].listen(m.ring)
+		m.ways[to] = newWay(m, name, kv.Tier(to))
 	}
 	for _, w := range m.ways {
 		if err := w.open(); err != nil {
@@ -89,6 +111,32 @@ func New(cfg Config) (*Mover, error) {
 	return m, nil
 }
 
+// settle checks the config and puts the defaults in.
+func (c *Config) settle() error {
+	if err := c.Layout.Validate(); err != nil {
+		return err
+	}
+	if c.Memory == nil || c.DevicePool == nil || c.HostPool == nil {
+		return fmt.Errorf("kv/xfer: memory and both pools must be set")
+	}
+	if c.MaxPieceBytes < 0 || c.BatchBytes < 0 || c.WindowBytes < 0 {
+		return fmt.Errorf("kv/xfer: pieces of %d, batches of %d, a window of %d bytes", c.MaxPieceBytes, c.BatchBytes, c.WindowBytes)
+	}
+	if c.StoreShare < 0 || c.LateAfter < 0 || c.LateAfter > 0 && c.LateTimes < 1 {
+		return fmt.Errorf("kv/xfer: stores at %v of loads, loads late after %v and %v times their time", c.StoreShare, c.LateAfter, c.LateTimes)
+	}
+	if c.BatchBytes == 0 {
+		c.BatchBytes = defaultBatchBytes
+	}
+	if c.MaxPieceBytes == 0 {
+		c.MaxPieceBytes = c.BatchBytes
+	}
+	if c.WindowBytes == 0 {
+		c.WindowBytes = 2 * c.BatchBytes
+	}
+	return nil
+}
+
 // ring wakes whoever waits on Notify.
 func (m *Mover) ring() {
 	select {
@@ -97,7 +145,7 @@ func (m *Mover) ring() {
 	}
 }
 
-// Submit starts moves. It queues copies and returns.
+// Submit starts moves. It notes them and returns; the list is the caller's again.
 func (m *Mover) Submit(moves []kv.Move) { m.SubmitTagged(0, moves) }
 
 // SubmitTagged is Submit with a number that Trace repeats.
@@ -105,39 +153,27 @@ func (m *Mover) SubmitTagged(tag uint64, moves []kv.Move) {
 	if len(moves) == 0 {
 		return
 	}
+	var lists [kv.NumTiers][]kv.Move
+	for _, v := range moves {
+		if v.From == v.To || v.From >= kv.NumTiers || v.To >= kv.NumTiers {
+			panic(fmt.Sprintf("kv/xfer: no way from %v to %v", v.From, v.To))
+		}
+		if lists[v.To] == nil {
+			lists[v.To] = make([]kv.Move, 0, len(moves))
+		}
+		lists[v.To] = append(lists[v.To], v)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.closed {
 		panic("kv/xfer: moves are submitted after Close")
 	}
-	began := time.Now()
-	for _, p := range plan(moves, max(int(m.cfg.MaxPieceBytes/m.size), 1)) {
-		if p.from == p.to || p.from >= kv.NumTiers || p.to >= kv.NumTiers {
-			panic(fmt.Sprintf("kv/xfer: no way from %v to %v", p.from, p.to))
+	m.pending += len(moves)
+	for to, list := range lists {
+		if len(list) > 0 {
+			m.ways[to].take(tag, list)
 		}
-		m.start(p, tag)
 	}
-	for _, w := range m.ways {
-		w.watchFirst()
-	}
-	took := time.Since(began)
-	m.ways[kv.Device].stats.Submit += took
-	m.ways[kv.Host].stats.Submit += took
-}
-
-// start queues one copy, or notes why it cannot.
-func (m *Mover) start(p piece, tag uint64) {
-	w := m.ways[p.to]
-	c := copying{piece: p, tag: tag}
-	if c.err = w.open(); c.err != nil {
-		m.ring()
-	} else {
-		c.lane = w.lane
-		c.lane.open++
-		c.start = c.lane.stream.Record()
-		c.lane.stream.Copy(m.pool(p.to), int64(p.dst)*m.size, m.pool(p.from), int64(p.src)*m.size, int64(len(p.moves))*m.size)
-		c.end = c.lane.stream.Record()
-		w.stats.Pieces++
-	}
-	w.queue = append(w.queue, c)
 }
 
 func (m *Mover) pool(t kv.Tier) device.Buffer {
@@ -147,73 +183,62 @@ func (m *Mover) pool(t kv.Tier) device.Buffer {
 	return m.cfg.HostPool
 }
 
+// Landing is the event behind a load that is on its stream and not reported yet. ok is false for one that waits to be
+// handed over; Notify rings when a Submit has been handed over to its end. Many loads share an event.
+func (m *Mover) Landing(id kv.MoveID) (e device.Event, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, ok = m.landing[id]
+	return e, ok
+}
+
 // Poll reports every move that has ended since the last call, in the order of its direction, and returns how many. It
-// does not wait. A copy that fails takes those behind it on its stream along; moves submitted after the failure was
-// reported go over a new stream.
+// does not wait. A batch that fails takes those behind it on its stream along; what is not on the stream yet goes over
+// a new one.
 func (m *Mover) Poll(done func(kv.Move, error)) int {
 	n := 0
 	for _, w := range m.ways {
-		for len(w.queue) > 0 && w.queue[0].ended() {
-			c := w.queue[0]
-			w.queue[0] = copying{} // its moves and events are garbage from here on
-			w.queue = w.queue[1:]
-			n += m.finish(w, &c, done)
+		for _, b := range w.reportable() {
+			if m.cfg.Trace != nil {
+				m.cfg.Trace(b.record(m.size))
+			}
+			for _, mv := range b.moves {
+				done(mv, b.err)
+			}
+			n += len(b.moves)
 		}
-		w.watchFirst()
 	}
+	m.pending -= n
 	return n
 }
 
-// finish counts one ended copy and reports its moves.
-func (m *Mover) finish(w *way, c *copying, done func(kv.Move, error)) int {
-	n := len(c.moves)
-	r := CopyRecord{Tag: c.tag, From: c.from, To: c.to, Blocks: n, Err: c.err}
-	if c.lane != nil {
-		r.Err = c.end.Wait()
-		r.Start, r.End = c.start.Time(), c.end.Time()
-		w.ended(c.lane, r.Err)
-	}
-	if r.Err != nil {
-		w.stats.Failed += uint64(n)
-	} else {
-		r.Bytes = int64(n) * m.size
-		w.stats.Moves += uint64(n)
-		w.stats.Bytes += uint64(r.Bytes)
-		w.stats.Busy += r.End - r.Start
-	}
-	if m.cfg.Trace != nil {
-		m.cfg.Trace(r)
-	}
-	for _, mv := range c.moves {
-		done(mv, r.Err)
-	}
-	return n
-}
-
-// Notify receives when Poll may have something to report.
+// Notify receives when Poll may have something to report, or Landing something to tell.
 func (m *Mover) Notify() <-chan struct{} { return m.wake }
 
 // Pending counts moves that were submitted and not reported.
-func (m *Mover) Pending() int {
-	n := 0
-	for _, w := range m.ways {
-		for i := range w.queue {
-			n += len(w.queue[i].moves)
-		}
-	}
-	return n
+func (m *Mover) Pending() int { return m.pending }
+
+// Stats counts the copies into a tier: those to the device are loads, those to the host stores. What ended counts from
+// when Poll reports it.
+func (m *Mover) Stats(to kv.Tier) Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ways[to].stats
 }
 
-// Stats counts the copies into a tier: those to the device are loads, those to the host stores.
-func (m *Mover) Stats(to kv.Tier) Stats { return m.ways[to].stats }
-
-// Close waits for what is queued and frees the streams. Poll still reports what it had not, with its errors, and Stats
-// still counts it. Closing again does nothing.
+// Close waits for all that was submitted and frees the streams. Poll still reports what it had not, with its errors,
+// and Stats still counts it. Closing again does nothing.
 func (m *Mover) Close() error {
-	if m.closed {
+	m.mu.Lock()
+	again := m.closed
+	m.closed = true
+	for _, w := range m.ways {
+		w.news.Broadcast()
+	}
+	m.mu.Unlock()
+	if again {
 		return nil
 	}
-	m.closed = true
 	var errs []error
 	for _, w := range m.ways {
 		errs = append(errs, w.close())

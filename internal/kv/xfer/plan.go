@@ -3,18 +3,110 @@ package xfer
 import (
 	"cmp"
 	"slices"
+	"time"
 
+	"larder/internal/device"
 	"larder/internal/kv"
 )
 
-// piece is one copy that carries out some moves: n blocks that are neighbours on both sides, and one contiguous piece
-// on both, because a block holds all layers in every tier. A slice of their layers would be one 2-D copy: the slice's
-// bytes wide, a block's bytes apart, n rows.
+// piece carries out some moves: n blocks that are neighbours on both sides, and one contiguous piece on both, because a
+// block holds all layers in every tier.
 type piece struct {
 	from, to kv.Tier
 	src, dst kv.BlockID // of the first block
 	moves    []kv.Move  // in the order of the blocks
 	first    int        // the earliest of them in the list of orders
+}
+
+// batch is some pieces of one order that are handed over together, with one point behind them.
+type batch struct {
+	tag      uint64
+	from, to kv.Tier
+	moves    []kv.Move
+	pieces   []device.Span
+	bytes    int64
+	method   Method
+	deadline time.Time
+	last     bool // of its order
+
+	lane            *lane // nil: it never started
+	start, end      device.Event
+	began, finished time.Duration
+	err             error
+	over            bool
+}
+
+func (b *batch) record(block int64) CopyRecord {
+	r := CopyRecord{Tag: b.tag, From: b.from, To: b.to, Blocks: len(b.moves), Pieces: len(b.pieces), Method: b.method,
+		Start: b.began, End: b.finished, Err: b.err}
+	if b.err == nil {
+		r.Bytes = int64(len(b.moves)) * block
+	}
+	return r
+}
+
+// batches plans an order.
+func (m *Mover) batches(o order) []*batch {
+	var out []*batch
+	var b *batch
+	for _, p := range plan(o.moves, max(int(m.cfg.MaxPieceBytes/m.size), 1)) {
+		n := int64(len(p.moves)) * m.size
+		if b == nil || b.bytes+n > m.cfg.BatchBytes {
+			b = &batch{tag: o.tag, from: p.from, to: p.to, deadline: o.deadline}
+			out = append(out, b)
+		}
+		b.moves = append(b.moves, p.moves...)
+		b.pieces = append(b.pieces, device.Span{Dst: int64(p.dst) * m.size, Src: int64(p.src) * m.size, N: n})
+		b.bytes += n
+	}
+	for _, b := range out {
+		b.method = m.cfg.method(b)
+	}
+	b.last = true
+	return out
+}
+
+// handOver puts a batch on its lane. before is the one that is under way there: the new one starts where it ends.
+func (m *Mover) handOver(b, before *batch) {
+	s := b.lane.stream
+	if before != nil {
+		b.start = before.end
+	} else {
+		b.start = s.Record()
+	}
+	dst, src := m.pool(b.to), m.pool(b.from)
+	if b.method == Rows {
+		for _, g := range grids(b.pieces) {
+			s.Copy2D(dst, g.Dst, g.dstPitch, src, g.Src, g.srcPitch, g.N, g.rows)
+		}
+	} else {
+		s.CopyMany(dst, src, b.pieces, b.method.copies())
+	}
+	b.end = s.Record()
+}
+
+// grid is pieces of one size at equal distances on both sides: one 2-D copy.
+type grid struct {
+	device.Span
+	dstPitch, srcPitch int64
+	rows               int
+}
+
+// grids finds what 2-D copies can carry pieces out, by taking each piece to the grid before it where it goes on.
+func grids(pieces []device.Span) (out []grid) {
+	for _, p := range pieces {
+		if len(out) > 0 {
+			g := &out[len(out)-1]
+			dst, src := p.Dst-g.Dst-int64(g.rows-1)*g.dstPitch, p.Src-g.Src-int64(g.rows-1)*g.srcPitch
+			if p.N == g.N && min(dst, src) >= p.N && (g.rows == 1 || dst == g.dstPitch && src == g.srcPitch) {
+				g.dstPitch, g.srcPitch = dst, src
+				g.rows++
+				continue
+			}
+		}
+		out = append(out, grid{Span: p, rows: 1})
+	}
+	return out
 }
 
 // plan turns moves into the fewest copies: those that go the same way by the same distance, from neighbour to
