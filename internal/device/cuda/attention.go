@@ -107,7 +107,7 @@ func (c *compute) project(layer int, w *device.AttentionWeights, lo, n int) erro
 	all := cfg.NumHeads + 2*cfg.NumKVHeads
 	return errors.Join(
 		c.norm(c.in, 0, w.Norm, lo, n),
-		c.multiply("store", product{a: c.in.ptr, lda: c.inPitch(), w: w.QKV.(*matrix), c: c.out.ptr, ldc: c.outPitch(), m: n}),
+		c.multiply("store16", product{a: c.in.ptr, lda: c.inPitch(), w: w.QKV.(*matrix), c: c.out.ptr, ldc: c.outPitch(), m: n}),
 		launch(c.dev, c.stream.handle, "place_heads", n, (all+warps-1)/warps, warps*32, &placeArgs{placeParams{
 			qkv: c.out.ptr, q: c.heads.ptr + uintptr(int64(lo)*c.headsPitch()*2), pool: c.pool.ptr,
 			qNorm: w.QNorm.(*vector).b.ptr, kNorm: w.KNorm.(*vector).b.ptr, cosine: c.cosine.ptr, sine: c.sine.ptr,

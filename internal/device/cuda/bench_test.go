@@ -133,7 +133,7 @@ func BenchmarkGEMM(b *testing.B) {
 		n.start(b, n.batch(1, 0, rows))
 		b.Run(fmt.Sprintf("qkv/%d", rows), func(b *testing.B) {
 			n.measure(b, 2*float64(rows*w.n*w.k), float64(w.n*w.k*2), func() error {
-				return n.c.multiply("store", product{a: n.c.in.ptr, lda: n.c.inPitch(), w: w, c: n.c.out.ptr, ldc: n.c.outPitch(), m: rows})
+				return n.c.multiply("store16", product{a: n.c.in.ptr, lda: n.c.inPitch(), w: w, c: n.c.out.ptr, ldc: n.c.outPitch(), m: rows})
 			})
 		})
 		b.Run(fmt.Sprintf("o/%d", rows), func(b *testing.B) {
@@ -169,11 +169,11 @@ func BenchmarkMLP(b *testing.B) {
 		if err := n.c.mlp(&n.mlp, 0, 16384); err != nil {
 			b.Fatal(err)
 		}
-		n.measure(b, 16384*8*3*2*2048*768, 0, func() error { return n.c.runExperts(e, 16384*8, 8, 128) })
+		n.measure(b, 16384*8*3*2*2048*768, 0, func() error { return n.c.runExperts(e, 16384*8, 8, n.c.dev.tileRows(1024)) })
 	})
 	b.Run("route/16384", func(b *testing.B) { n.measure(b, 0, 0, func() error { return n.c.route(&n.mlp, 16384) }) })
 	b.Run("sort/16384", func(b *testing.B) {
-		n.measure(b, 0, 0, func() error { return n.c.sortPairs(16384*8, 128, 128) })
+		n.measure(b, 0, 0, func() error { return n.c.sortPairs(16384*8, 128, n.c.dev.tileRows(1024)) })
 	})
 	b.Run("project-all/16384", func(b *testing.B) {
 		n.measure(b, 0, 0, func() error { return n.c.project(0, &n.attention, 0, 16384) })

@@ -64,7 +64,7 @@ func (d *Device) gemmCeiling() (out []device.Ceiling, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, freeAll(a.(*matrix).b)) }()
-	to, err := d.alloc(n*n*4, false)
+	to, err := d.alloc(n*n*2, false)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (d *Device) gemmCeiling() (out []device.Ceiling, err error) {
 	c := &compute{dev: d, stream: s}
 	m := a.(*matrix)
 	t, err := d.best(s, func() error {
-		return c.multiply("store", product{a: m.b.ptr, lda: n, w: m, c: to.ptr, ldc: n, m: n})
+		return c.multiply("store16", product{a: m.b.ptr, lda: n, w: m, c: to.ptr, ldc: n, m: n})
 	})
 	if err != nil {
 		return nil, err

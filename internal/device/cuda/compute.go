@@ -41,7 +41,7 @@ type compute struct {
 	heads   *buffer // bf16 [rows][headsPitch]: Q
 	mixed   *buffer // the same shape: what attention makes of Q
 	in      *buffer // bf16 [passRows][hidden up to 8]: a normed operand
-	out     *buffer // fp32 [passRows][QKV rows]
+	out     *buffer // bf16 [passRows][outPitch]: Q, K and V
 	rest    *buffer // bf16 [2][passRows][hidden up to 8]: what rounding in left, for the router
 	cosine  *buffer // fp32 [position][dim/2]
 	sine    *buffer
@@ -78,7 +78,7 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	}
 	if c.byGroups() {
 		bt := spec.Layout.BlockTokens
-		if c.poolMap, err = c.dev.mapRows(c.pool.ptr, c.pool.size/256, 128, min(bt, 64), 64); err != nil {
+		if c.poolMap, err = c.dev.mapRows(c.pool.ptr, c.pool.size/256, 128, min(bt, 64)); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +113,7 @@ func (c *compute) checkSpec() error {
 func (c *compute) hiddenPitch() int64 { return int64((c.cfg.HiddenSize + 3) / 4 * 4) }
 func (c *compute) headsPitch() int64  { return int64(pad8(c.cfg.NumHeads * c.cfg.HeadDim)) }
 func (c *compute) inPitch() int64     { return int64(pad8(c.cfg.HiddenSize)) }
-func (c *compute) outPitch() int64    { return int64((c.cfg.QKVRows() + 3) / 4 * 4) }
+func (c *compute) outPitch() int64    { return int64(pad8(c.cfg.QKVRows())) }
 func (c *compute) routerPitch() int64 { return int64((max(c.cfg.NumExperts, 1) + 3) / 4 * 4) }
 func (c *compute) vocabPitch() int64  { return int64((c.cfg.VocabSize + 3) / 4 * 4) }
 
@@ -128,7 +128,7 @@ func (c *compute) allocate() error {
 		n  int64
 	}{
 		{&c.hidden, all * c.hiddenPitch() * 4}, {&c.heads, all * c.headsPitch() * 2}, {&c.mixed, all * c.headsPitch() * 2},
-		{&c.in, some * c.inPitch() * 2}, {&c.out, some * c.outPitch() * 4}, {&c.rest, 2 * c.restSize() * 2},
+		{&c.in, some * c.inPitch() * 2}, {&c.out, some * c.outPitch() * 2}, {&c.rest, 2 * c.restSize() * 2},
 		{&c.cosine, half}, {&c.sine, half},
 	}
 	for _, a := range append(list, c.moeBuffers(some)...) {

@@ -98,25 +98,29 @@ func (d *Device) load(cfg *Config) error {
 func kernelArgs(target string) map[string]map[string]any {
 	gemm, attention := map[string]any{}, map[string]any{}
 	for _, size := range []int{16, 64, 128} {
-		for _, what := range []string{"store", "add", "swiglu", "scatter"} {
+		for _, what := range []string{"store", "store16", "add", "swiglu", "scatter"} {
 			gemm[gemmName(what, size)] = gemmArgs{}
 		}
 	}
 	for _, dim := range []int{16, 32, 64, 128} {
 		attention[attendName(dim, false)], attention[attendName(dim, true)] = attendArgs{}, attendArgs{}
 	}
-	groups := map[string]any{}
+	groups, many := map[string]any{}, map[string]any{}
 	if target == "sm_90a" {
 		groups[groupsName] = attendGroupsArgs{}
+		for _, what := range []string{"store16", "add", "swiglu", "scatter"} {
+			many["many_"+what] = manyArgs{}
+		}
 	}
 	return map[string]map[string]any{
 		"attend90.cu":  groups,
 		"attention.cu": attention,
 		"copy.cu":      {"copy_pieces": copyArgs{}},
 		"gemm.cu":      gemm,
+		"gemm90.cu":    many,
 		"rows.cu": {
 			"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},
-			"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "read_all": readArgs{},
+			"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "gather": gatherArgs{}, "read_all": readArgs{},
 		},
 		"route.cu": {
 			"choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
@@ -135,8 +139,11 @@ func sharedBytes(target, name string) int {
 		}
 		return shapeOf(target, n).shared
 	}
-	if name == groupsName {
+	switch {
+	case name == groupsName:
 		return groupsShape.shared
+	case strings.HasPrefix(name, "many_"):
+		return manyShared
 	}
 	if rest, ok := strings.CutPrefix(name, "attend_"); ok {
 		head, kind, _ := strings.Cut(rest, "_")

@@ -17,7 +17,8 @@ type moeScratch struct {
 	tiles   *buffer // int4
 	cut     *buffer // int32: how many tiles
 	act     *buffer // bf16 [pairs][intermediate up to 8], sorted
-	answers *buffer // fp32 [pairs][hiddenPitch]
+	answers *buffer // bf16 [pairs][inPitch]
+	sorted  *buffer // bf16 [pairs][inPitch]: rows in the order of pairs, where products of many rows want that
 }
 
 // width is the widest intermediate times visits of a row, and the most experts that a row visits.
@@ -36,8 +37,16 @@ func (c *compute) moeBuffers(rows int64) []struct {
 		n  int64
 	}{
 		{&m.router, rows * c.routerPitch() * 4}, {&m.chosen, pairs * 4}, {&m.weight, pairs * 4}, {&m.count, experts * 4}, {&m.start, experts * 4},
-		{&m.order, pairs * 4}, {&m.tiles, (pairs/16 + experts + 1) * 16}, {&m.cut, 4}, {&m.act, act * 2}, {&m.answers, pairs * c.hiddenPitch() * 4},
+		{&m.order, pairs * 4}, {&m.tiles, (pairs/16 + experts + 1) * 16}, {&m.cut, 4}, {&m.act, act * 2}, {&m.answers, pairs * c.inPitch() * 2}, {&m.sorted, c.sortedSize(pairs)},
 	}
+}
+
+// sortedSize is what sorted takes: only these products read it.
+func (c *compute) sortedSize(pairs int64) int64 {
+	if !c.dev.hasMany() {
+		return 0
+	}
+	return pairs * c.inPitch() * 2
 }
 
 type chooseArgs struct {
@@ -99,7 +108,7 @@ func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
 	if err := c.route(w, n); err != nil {
 		return err
 	}
-	size := tileRows(n * visits / e.n)
+	size := c.dev.tileRows(n * visits / e.n)
 	if err := c.sortPairs(n*visits, e.n, size); err != nil {
 		return err
 	}
@@ -107,7 +116,7 @@ func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
 		return err
 	}
 	return launch(c.dev, c.stream.handle, "combine", n, 1, 256, &combineArgs{c.hidden.ptr + uintptr(int64(lo)*c.hiddenPitch()*4), c.hiddenPitch(),
-		c.moe.answers.ptr, c.hiddenPitch(), c.moe.weight.ptr, int32(visits), int32(c.cfg.HiddenSize)})
+		c.moe.answers.ptr, c.inPitch(), c.moe.weight.ptr, int32(visits), int32(c.cfg.HiddenSize)})
 }
 
 // route picks each row's experts. The router's input is fp32: three bf16 values whose products with W, which are exact,
@@ -145,6 +154,9 @@ func (c *compute) sortPairs(pairs, experts, size int) error {
 // runExperts takes the sorted pairs through their experts. The grids are for the most tiles that there can be.
 func (c *compute) runExperts(e *experts, pairs, visits, size int) error {
 	d, s, m := c.dev, c.stream.handle, &c.moe
+	if size == manyTile {
+		return c.runMany(e, pairs, visits)
+	}
 	shape := shapeOf(d.target, size)
 	tiles := min(pairs/size+e.n, pairs)
 	both, down := 2*e.innerPad, e.hidden
@@ -153,8 +165,35 @@ func (c *compute) runExperts(e *experts, pairs, visits, size int) error {
 	up.a, up.lda, up.w, up.ldw, up.expert = c.in.ptr, c.inPitch(), e.both.ptr, int64(e.hiddenPad), e.bothStride
 	up.c, up.ldc, up.n, up.k, up.visits = m.act.ptr, int64(e.innerPad), int32(both), int32(e.hiddenPad), int32(visits)
 	back.a, back.lda, back.w, back.ldw, back.expert = m.act.ptr, int64(e.innerPad), e.down.ptr, int64(e.innerPad), e.downStep
-	back.c, back.ldc, back.n, back.k = m.answers.ptr, c.hiddenPitch(), int32(down), int32(e.innerPad)
+	back.c, back.ldc, back.n, back.k = m.answers.ptr, c.inPitch(), int32(down), int32(e.innerPad)
 	return errors.Join(
 		launch(d, s, gemmName("swiglu", size), tiles*((both+shape.columns-1)/shape.columns), 1, shape.threads, &gemmArgs{up}),
 		launch(d, s, gemmName("scatter", size), tiles*((down+shape.columns-1)/shape.columns), 1, shape.threads, &gemmArgs{back}))
+}
+
+type gatherArgs struct {
+	out, in               uintptr
+	ld                    int64
+	order                 uintptr
+	visits, pairs, eights int32
+}
+
+// runMany is runExperts by the kernels of gemm90.cu, which read whole rows.
+func (c *compute) runMany(e *experts, pairs, visits int) error {
+	d, m := c.dev, &c.moe
+	const warps = 8
+	err := launch(d, c.stream.handle, "gather", (pairs+warps-1)/warps, 1, warps*32,
+		&gatherArgs{m.sorted.ptr, c.in.ptr, c.inPitch(), m.order.ptr, int32(visits), int32(pairs), int32(e.hiddenPad / 8)})
+	if err != nil {
+		return err
+	}
+	base := manyParams{order: m.order.ptr, tiles: m.tiles.ptr, count: m.cut.ptr, m: int32(pairs)}
+	up, back := base, base
+	up.c, up.ldc, up.n, up.k, up.each = m.act.ptr, int64(e.innerPad), int32(2*e.innerPad), int32(e.hiddenPad), int32(2*e.innerPad)
+	back.c, back.ldc, back.n, back.k, back.each = m.answers.ptr, c.inPitch(), int32(e.hidden), int32(e.innerPad), int32(e.hidden)
+	most := pairs/manyTile + e.n
+	if err := c.launchMany("many_swiglu", most, m.sorted.ptr, e.bothMap, up); err != nil {
+		return err
+	}
+	return c.launchMany("many_scatter", most, m.act.ptr, e.downMap, back)
 }

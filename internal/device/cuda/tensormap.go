@@ -15,10 +15,10 @@ const (
 	mapPromote256 = 3
 )
 
-// mapRows describes rows of width elements that lie one after another from ptr on. A box has boxRows rows and boxWidth
-// elements of each, 64 at most, which land in shared memory in rows of 128 bytes with the swizzle of wgmma.cuh. What lies
-// outside is read as zero.
-func (d *Device) mapRows(ptr uintptr, rows int64, width, boxRows, boxWidth int) (tensorMap, error) {
+// mapRows describes rows of width elements, a multiple of 8, that lie one after another from ptr on. A box has boxRows rows
+// and 64 elements of each, which land in shared memory in rows of 128 bytes with the swizzle of wgmma.cuh. What lies outside
+// is read as zero.
+func (d *Device) mapRows(ptr uintptr, rows int64, width, boxRows int) (tensorMap, error) {
 	type request struct {
 		out    [2]tensorMap // one of them begins where it must, at a multiple of 64 bytes
 		sizes  [2]uint64
@@ -27,7 +27,7 @@ func (d *Device) mapRows(ptr uintptr, rows int64, width, boxRows, boxWidth int) 
 		stride [2]uint32
 	}
 	r := &request{sizes: [2]uint64{uint64(width), uint64(rows)}, pitch: [1]uint64{uint64(width) * 2},
-		box: [2]uint32{uint32(boxWidth), uint32(boxRows)}, stride: [2]uint32{1, 1}}
+		box: [2]uint32{64, uint32(boxRows)}, stride: [2]uint32{1, 1}}
 	off := -uintptr(unsafe.Pointer(&r.out)) & 63
 	at := unsafe.Add(unsafe.Pointer(&r.out), off)
 	err := d.on(func() error {
@@ -35,7 +35,7 @@ func (d *Device) mapRows(ptr uintptr, rows int64, width, boxRows, boxWidth int) 
 			uintptr(unsafe.Pointer(&r.pitch)), uintptr(unsafe.Pointer(&r.box)), uintptr(unsafe.Pointer(&r.stride)), 0, mapSwizzle128, mapPromote256, 0)
 	})
 	if err != nil {
-		return tensorMap{}, fmt.Errorf("%w: %d rows of %d, boxes of %d x %d", err, rows, width, boxRows, boxWidth)
+		return tensorMap{}, fmt.Errorf("%w: %d rows of %d, boxes of %d", err, rows, width, boxRows)
 	}
 	return *(*tensorMap)(at), nil
 }

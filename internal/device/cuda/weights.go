@@ -14,6 +14,7 @@ import (
 type matrix struct {
 	b        *buffer
 	n, k, ld int
+	tiles    tensorMap // where hasMany
 }
 
 // Shape implements device.Matrix.
@@ -40,7 +41,8 @@ type experts struct {
 	both, down           *buffer
 	n, hidden, inner     int
 	hiddenPad, innerPad  int
-	bothStride, downStep int64 // elements of one expert
+	bothStride, downStep int64     // elements of one expert
+	bothMap, downMap     tensorMap // where hasMany
 }
 
 // Shape implements device.Experts.
@@ -112,7 +114,8 @@ func (d *Device) Matrix(parts ...device.Tensor) (device.Matrix, error) {
 			}
 			at += int64(parts[i].Shape[0])
 		}
-		return nil
+		m.tiles, err = d.mapWeight(m.b, m.ld)
+		return err
 	})
 	if err != nil {
 		return nil, errors.Join(err, freeAll(m.b))
@@ -181,7 +184,11 @@ func (d *Device) Experts(gate, up, down []device.Tensor) (device.Experts, error)
 				return err
 			}
 		}
-		return nil
+		if e.bothMap, err = d.mapWeight(e.both, e.hiddenPad); err != nil {
+			return err
+		}
+		e.downMap, err = d.mapWeight(e.down, e.innerPad)
+		return err
 	})
 	if err != nil {
 		return nil, errors.Join(err, freeAll(e.both, e.down))

@@ -11,7 +11,7 @@
 #endif
 
 // What becomes of a tile.
-enum { STORE, ADD, SWIGLU, SCATTER };
+enum { STORE, STORE16, ADD, SWIGLU, SCATTER };
 
 struct Gemm {
     const u16 *a, *w;
@@ -108,17 +108,21 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
     }
 #endif
 
-    // put writes two neighbouring values of row r (within the tile) from column col on.
+    // put writes two neighbouring values of row r (within the tile) from column col on. Rows start at whole 16 bytes and
+    // have room for whole eights.
     __device__ __forceinline__ void put(int r, int col, float x, float y) {
         if (r >= rows || col >= p.n) return;
-        i64 row = m0 + r;
-        if (EPI == SCATTER) row = p.order[row];
-        float *c = (float *)p.c + row * p.ldc + col;
+        if (EPI == STORE16 || EPI == SCATTER) {
+            const i64 row = EPI == SCATTER ? p.order[m0 + r] : m0 + r;
+            *(u32 *)((u16 *)p.c + row * p.ldc + col) = pack2(x, y);
+            return;
+        }
+        float *c = (float *)p.c + (i64)(m0 + r) * p.ldc + col;
         if (col + 1 >= p.n) {
             c[0] = EPI == ADD ? c[0] + x : x;
             return;
         }
-        float2 v = make_float2(x, y); // rows start at whole 16 bytes
+        float2 v = make_float2(x, y);
         if (EPI == ADD) v.x += ((float2 *)c)->x, v.y += ((float2 *)c)->y;
         *(float2 *)c = v;
     }
@@ -216,6 +220,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
 #endif
 
 GEMMS(store, STORE, false)
+GEMMS(store16, STORE16, false)
 GEMMS(add, ADD, false)
 GEMMS(swiglu, SWIGLU, true)
 GEMMS(scatter, SCATTER, true)

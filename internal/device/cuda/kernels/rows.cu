@@ -80,7 +80,7 @@ extern "C" __global__ void rms_norm(u16 *out, i64 ldo, u16 *rest, i64 last, cons
 }
 
 struct Place {
-    const float *qkv; // [rows][(heads + 2 kv heads) * dim]
+    const u16 *qkv; // [rows][(heads + 2 kv heads) * dim]
     u16 *q;
     char *pool;
     const float *q_norm, *k_norm, *cosine, *sine; // the tables are [position][dim / 2]
@@ -98,7 +98,7 @@ extern "C" __global__ void place_heads(const Place p) {
     const i64 r = blockIdx.x;
     const int h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (h >= p.heads + 2 * p.kv_heads) return;
-    const float *in = p.qkv + r * p.ld + (i64)h * p.dim;
+    const u16 *in = p.qkv + r * p.ld + (i64)h * p.dim;
     const int2 at = p.at[r];
     u16 *out = p.q + r * p.ldq + (i64)h * p.dim;
     if (h >= p.heads) {
@@ -108,30 +108,50 @@ extern "C" __global__ void place_heads(const Place p) {
         out = (u16 *)(h >= p.heads + p.kv_heads ? slot + p.value : slot);
     }
     if (h >= p.heads + p.kv_heads) {
-        for (int i = lane; i < p.dim; i += 32) out[i] = to_bf16(in[i]);
+        for (int i = lane; i < p.dim; i += 32) out[i] = in[i];
         return;
     }
     const float *w = h < p.heads ? p.q_norm : p.k_norm;
     const int half = p.dim / 2;
     float sum = 0;
-    for (int i = lane; i < p.dim; i += 32) sum += in[i] * in[i];
+    for (int i = lane; i < p.dim; i += 32) sum += from_bf16(in[i]) * from_bf16(in[i]);
     const float scale = 1 / sqrtf(warp_sum(sum) / p.dim + p.eps);
     for (int i = lane; i < half; i += 32) {
-        const float a = in[i] * scale * w[i], b = in[i + half] * scale * w[i + half];
+        const float a = from_bf16(in[i]) * scale * w[i], b = from_bf16(in[i + half]) * scale * w[i + half];
         const float c = p.cosine[(i64)at.x * half + i], s = p.sine[(i64)at.x * half + i];
         out[i] = to_bf16(a * c - b * s);
         out[i + half] = to_bf16(b * c + a * s);
     }
 }
 
-// combine adds each row's weighted answers to the hidden state, in the order of rank.
-extern "C" __global__ void combine(float *x, i64 ldx, const float *answers, i64 lda, const float *weight, int visits, int n) {
+// combine adds each row's weighted answers to the hidden state, in the order of rank. Answers have room for whole eights.
+extern "C" __global__ void combine(float *x, i64 ldx, const u16 *answers, i64 lda, const float *weight, int visits, int n) {
     const i64 r = blockIdx.x;
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        float sum = 0;
-        for (int j = 0; j < visits; j++) sum += weight[r * visits + j] * answers[(r * visits + j) * lda + i];
-        x[r * ldx + i] += sum;
+    for (int i = threadIdx.x * 8; i < n; i += blockDim.x * 8) {
+        float sum[8] = {};
+        for (int j = 0; j < visits; j++) {
+            const uint4 v = *(const uint4 *)(answers + (r * visits + j) * lda + i);
+            const u32 pair[4] = {v.x, v.y, v.z, v.w};
+            const float w = weight[r * visits + j];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                sum[2 * k] += w * from_bf16((u16)pair[k]);
+                sum[2 * k + 1] += w * from_bf16((u16)(pair[k] >> 16));
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            if (i + k < n) x[r * ldx + i + k] += sum[k];
     }
+}
+
+// gather copies the rows of a list of pairs, eights elements of width each: a warp a pair.
+extern "C" __global__ void gather(u16 *out, const u16 *in, i64 ld, const int *order, int visits, int pairs, int eights) {
+    const i64 r = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32;
+    if (r >= pairs) return;
+    const uint4 *from = (const uint4 *)(in + order[r] / visits * ld);
+    uint4 *to = (uint4 *)(out + r * ld);
+    for (int i = threadIdx.x % 32; i < eights; i += 32) to[i] = from[i];
 }
 
 // argmax gives the lowest id with the largest logit of each row; -1 where all are NaN. A block of 1024 threads a row.

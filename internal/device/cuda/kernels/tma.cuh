@@ -44,3 +44,47 @@ template <int N> DEV void registers_take() { asm volatile("setmaxnreg.inc.sync.a
 
 // group_sync waits for the other threads of a warpgroup; barrier 0 is the block's.
 DEV void group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+
+// Blocks of a cluster reach each other's shared memory: rank is this block's place in its cluster.
+DEV u32 cluster_rank() {
+    u32 r;
+    asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+DEV void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// barrier_arrive_at arrives at the barrier at the same place in the block of this rank.
+DEV void barrier_arrive_at(u32 bar, u32 rank) {
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(bar), "r"(rank)
+                 : "memory");
+}
+
+// barrier_wait_all is barrier_wait for arrivals from the whole cluster.
+DEV void barrier_wait_all(u32 bar, u32 parity) {
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;\n"
+                 "@over bra done;\n"
+                 "bra again;\n"
+                 "done:\n"
+                 "}" ::"r"(bar), "r"(parity)
+                 : "memory");
+}
+
+// box_load_all is box_load into the same place of every block of the cluster whose bit is set in blocks; the bytes count
+// at each one's own barrier.
+DEV void box_load_all(u32 dst, const TensorMap *map, int column, int row, u32 bar, u16 blocks) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
+                 "[%4], %5;" ::"r"(dst),
+                 "l"(map), "r"(column), "r"(row), "r"(bar), "h"(blocks)
+                 : "memory");
+}
