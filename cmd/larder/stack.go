@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"larder/internal/arch"
 	"larder/internal/device"
@@ -173,11 +174,13 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 	if f.Hierarchical {
 		s.cache.HostBlocks = hostBlocks(f, s.layout, s.cache.DeviceBlocks)
 		need := int64(s.cache.HostBlocks) * s.layout.BlockBytes()
-		if s.device.Info().Kind == "cuda" && need > cpu.MemoryBytes()/2 {
-			return usagef("a host tier of %.1f GiB is more than half of this machine's memory: give --hicache-size or --max-total-tokens", float64(need)/(1<<30))
+		if s.device.Info().Kind == "cuda" {
+			if err := checkHostBytes(need, "/", "give --hicache-size, a lower --hicache-ratio or --max-total-tokens"); err != nil {
+				return err
+			}
 		}
 	}
-	pool, mover, err := s.pools(hear.copies)
+	pool, mover, err := s.pools(hear.copies, log)
 	if err != nil {
 		return err
 	}
@@ -213,8 +216,17 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 	return nil
 }
 
+// What the mover keeps to. While loads wait, stores get a quarter of their bytes at most: a load is delayed by no more
+// than a fifth where both share one path, and by less where the link is duplex. A load that has not begun when four
+// times the time of all before it has passed is computed instead; the quarter of a second is for a busy machine.
+const (
+	storeShare = 0.25
+	lateAfter  = 250 * time.Millisecond
+	lateTimes  = 4
+)
+
 // pools allocates the tiers and the mover between them.
-func (s *stack) pools(trace func(xfer.CopyRecord)) (device.Buffer, *xfer.Mover, error) {
+func (s *stack) pools(trace func(xfer.CopyRecord), log io.Writer) (device.Buffer, *xfer.Mover, error) {
 	pool, err := s.device.Alloc(int64(s.cache.DeviceBlocks) * s.layout.BlockBytes())
 	if err != nil {
 		return nil, nil, fmt.Errorf("device KV pool: %w", err)
@@ -223,12 +235,21 @@ func (s *stack) pools(trace func(xfer.CopyRecord)) (device.Buffer, *xfer.Mover, 
 	if s.cache.HostBlocks == 0 {
 		return pool, nil, nil
 	}
-	host, err := s.device.AllocHost(int64(s.cache.HostBlocks) * s.layout.BlockBytes())
+	line := newProgress(log, "host KV pool")
+	host, err := allocHost(s.device, int64(s.cache.HostBlocks)*s.layout.BlockBytes(), line)
+	line.done()
 	if err != nil {
 		return nil, nil, fmt.Errorf("host KV pool: %w", err)
 	}
 	s.closers = append(s.closers, host.Free)
-	mover, err := xfer.New(xfer.Config{Layout: s.layout, Memory: s.device, DevicePool: pool, HostPool: host, Trace: trace})
+	table, err := copyTable(s.device, s.device.Info())
+	if err != nil {
+		return nil, nil, err
+	}
+	mover, err := xfer.New(xfer.Config{
+		Layout: s.layout, Memory: s.device, DevicePool: pool, HostPool: host, Trace: trace, Table: table,
+		StoreShare: storeShare, LateAfter: lateAfter, LateTimes: lateTimes,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -223,13 +223,23 @@ func serveLoopback(st *stack, tap *study.Tap, name string) (url string, stop fun
 	return "http://" + listener.Addr().String(), func() { web.Close() }, nil
 }
 
+// studyHostBytes is the most host memory that a transfer row takes beside the tier's.
+const studyHostBytes = 16 << 30
+
 // transferRows measures the bare transfer of each batch's prefixes, as the document does, before anything is served.
 func transferRows(ctx context.Context, st *stack, cfg *study.Config, ceilings []device.Ceiling) ([]record.KVRow, string) {
 	var rows []record.KVRow
+	table, err := copyTable(st.device, st.device.Info())
+	if err != nil {
+		return nil, err.Error()
+	}
 	for _, batch := range cfg.BatchSizes {
 		k := kvbench.Config{
 			Layout: st.layout, Tokens: cfg.SharedLen(cfg.HitRate, st.layout.BlockTokens), Requests: batch,
-			InFlight: min(batch, 8), Batches: 20, Seed: cfg.Seed, Ceilings: ceilings,
+			InFlight: min(batch, 8), Batches: 20, Seed: cfg.Seed, Ceilings: ceilings, Table: table,
+		}
+		if err := fitHost(&k, st.device.Info().Kind, studyHostBytes); err != nil {
+			return rows, err.Error()
 		}
 		res, err := kvbench.Run(ctx, st.device, k)
 		if err != nil {
