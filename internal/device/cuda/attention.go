@@ -103,12 +103,10 @@ func (c *compute) Attention(layer int, w *device.AttentionWeights) {
 // project makes Q, K and V of n rows from row lo on; K and V go to the pool.
 func (c *compute) project(layer int, w *device.AttentionWeights, lo, n int) error {
 	l, cfg := &c.spec.Layout, c.cfg
-	const warps = 4
-	all := cfg.NumHeads + 2*cfg.NumKVHeads
 	return errors.Join(
 		c.norm(c.in, 0, w.Norm, lo, n),
 		c.multiply("store16", product{a: c.in.ptr, lda: c.inPitch(), w: w.QKV.(*matrix), c: c.out.ptr, ldc: c.outPitch(), m: n}),
-		launch(c.dev, c.stream.handle, "place_heads", n, (all+warps-1)/warps, warps*32, &placeArgs{placeParams{
+		launch(c.dev, c.stream.handle, "place_heads", n, 1, 256, &placeArgs{placeParams{
 			qkv: c.out.ptr, q: c.heads.ptr + uintptr(int64(lo)*c.headsPitch()*2), pool: c.pool.ptr,
 			qNorm: w.QNorm.(*vector).b.ptr, kNorm: w.KNorm.(*vector).b.ptr, cosine: c.cosine.ptr, sine: c.sine.ptr,
 			tables: c.plan.tables(), at: c.plan.rows() + uintptr(lo*8), ld: c.outPitch(), ldq: c.headsPitch(),

@@ -69,7 +69,7 @@ func TestKernelsAreListed(t *testing.T) {
 // TestLayouts holds the structs that C shares to C's sizes.
 func TestLayouts(t *testing.T) {
 	for name, v := range map[string][2]uintptr{
-		"CUDA_MEMCPY2D": {unsafe.Sizeof(copy2D{}), 128}, "Gemm": {unsafe.Sizeof(gemmParams{}), 96}, "Attend": {unsafe.Sizeof(attendParams{}), 104},
+		"CUDA_MEMCPY2D": {unsafe.Sizeof(copy2D{}), 128}, "Gemm": {unsafe.Sizeof(gemmParams{}), 112}, "Attend": {unsafe.Sizeof(attendParams{}), 104},
 		"Place": {unsafe.Sizeof(placeParams{}), 144}, "CUtensorMap": {unsafe.Sizeof(tensorMap{}), 128}, "Many": {unsafe.Sizeof(manyParams{}), 56}, "Rows": {unsafe.Sizeof(rows{}), 24}, "int4": {unsafe.Sizeof(tile{}), 16}, "int2": {unsafe.Sizeof(placed{}), 8},
 	} {
 		if v[0] != v[1] {

@@ -9,6 +9,8 @@ type gemmParams struct {
 	lda, ldw, ldc       int64
 	expert              int64
 	m, n, k, visits     int32
+	rest                uintptr
+	last                int64
 }
 
 type gemmArgs struct{ P gemmParams }

@@ -102,6 +102,9 @@ func kernelArgs(target string) map[string]map[string]any {
 			gemm[gemmName(what, size)] = gemmArgs{}
 		}
 	}
+	for _, size := range []int{16, 64} {
+		gemm[gemmName("route", size)] = gemmArgs{}
+	}
 	for _, dim := range []int{16, 32, 64, 128} {
 		attention[attendName(dim, false)], attention[attendName(dim, true)] = attendArgs{}, attendArgs{}
 	}

@@ -120,7 +120,7 @@ func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
 }
 
 // route picks each row's experts. The router's input is fp32: three bf16 values whose products with W, which are exact,
-// are added up from the smallest.
+// are added up from the smallest, one after another.
 func (c *compute) route(w *device.MLPWeights, n int) error {
 	d, s, m := c.dev, c.stream.handle, &c.moe
 	if w.Router == nil {
@@ -131,11 +131,13 @@ func (c *compute) route(w *device.MLPWeights, n int) error {
 	if c.cfg.NormTopKProb {
 		re = 1
 	}
-	p := product{lda: c.inPitch(), w: r, c: m.router.ptr, ldc: c.routerPitch(), m: n}
-	low, middle, high := p, p, p
-	low.a, middle.a, high.a = c.rest.ptr+uintptr(c.restSize()*2), c.rest.ptr, c.in.ptr
+	size := min(tileRows(n), 64)
+	shape := shapeOf(d.target, size)
+	blocks := (n + size - 1) / size * ((r.n + shape.columns - 1) / shape.columns)
 	return errors.Join(
-		c.multiply("store", low), c.multiply("add", middle), c.multiply("add", high),
+		launch(d, s, gemmName("route", size), blocks, 1, shape.threads, &gemmArgs{gemmParams{
+			a: c.in.ptr, rest: c.rest.ptr, last: c.restSize(), w: r.b.ptr, c: m.router.ptr, lda: c.inPitch(), ldw: int64(r.ld), ldc: c.routerPitch(),
+			m: int32(n), n: int32(r.n), k: int32(pad8(r.k))}}),
 		launch(d, s, "choose", (n+7)/8, 1, 256, &chooseArgs{m.chosen.ptr, m.weight.ptr, m.router.ptr, c.routerPitch(), int32(n), int32(r.n), int32(c.cfg.NumExpertsPerToken), re}))
 }
 

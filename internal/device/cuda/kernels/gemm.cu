@@ -11,7 +11,8 @@
 #endif
 
 // What becomes of a tile.
-enum { STORE, STORE16, ADD, SWIGLU, SCATTER };
+enum { STORE, STORE16, ROUTE, ADD, SWIGLU, SCATTER };
+
 
 struct Gemm {
     const u16 *a, *w;
@@ -23,6 +24,8 @@ struct Gemm {
     i64 expert; // elements of W of one expert
     int m, n, k;
     int visits; // grouped: pairs of one row; 0: A is in sorted order already
+    const u16 *rest; // ROUTE: A is fp32 in three: what rounding left of a, and, last elements on, what that left
+    i64 last;
 };
 
 const int STEP = 64; // of K in one stage: a row is 128 bytes, eight pieces of 16
@@ -71,14 +74,25 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
         return true;
     }
 
-    __device__ __forceinline__ void load(int stage, int k0) {
-        const int c = threadIdx.x & 7, k = k0 + c * 8;
+    // steps is how many stages of K there are. ROUTE takes K three times, with the smallest part of A first.
+    __device__ __forceinline__ int steps() { return (p.k + STEP - 1) / STEP * (EPI == ROUTE ? 3 : 1); }
+
+    __device__ __forceinline__ void load(int stage, int step) {
+        const int c = threadIdx.x & 7;
         const u32 base = smem + stage * STAGE;
-        const bool in = k < p.k;
+        int k = step * STEP + c * 8;
+        bool in = k < p.k;
+        i64 part = 0;
+        if (EPI == ROUTE) {
+            const int each = (p.k + STEP - 1) / STEP, n = step / each;
+            k = step % each * STEP + c * 8;
+            in = k < p.k && n < 3;
+            if (n < 2) part = p.rest + (n == 0 ? p.last : 0) - p.a;
+        }
 #pragma unroll
         for (int i = 0; i < AL; i++) {
             const int r = threadIdx.x / 8 + i * ROWS;
-            if (BM >= ROWS || r < BM) copy16(base + piece(r, c), in && arow[i] ? arow[i] + k : p.a, in && arow[i]);
+            if (BM >= ROWS || r < BM) copy16(base + piece(r, c), in && arow[i] ? arow[i] + part + k : p.a, in && arow[i]);
         }
 #pragma unroll
         for (int i = 0; i < WL; i++) {
@@ -155,13 +169,13 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
         if (!place()) return;
         const int warp = threadIdx.x / 32, wr = warp / WC, wc = warp % WC;
         float acc[MT][NT][4] = {};
-        const int steps = (p.k + STEP - 1) / STEP;
+        const int n = steps();
 #pragma unroll
-        for (int s = 0; s < STAGES - 1; s++) load(s, s * STEP);
-        for (int s = 0; s < steps; s++) {
+        for (int s = 0; s < STAGES - 1; s++) load(s, s);
+        for (int s = 0; s < n; s++) {
             copy_wait<STAGES - 2>();
             __syncthreads();
-            load((s + STAGES - 1) % STAGES, (s + STAGES - 1) * STEP);
+            load((s + STAGES - 1) % STAGES, s + STAGES - 1);
             multiply(acc, s % STAGES, wr, wc);
         }
         copy_wait<0>();
@@ -174,11 +188,11 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
     __device__ __forceinline__ void run() {
         if (!place()) return;
         float acc[1][NT][4] = {};
-        const int steps = (p.k + STEP - 1) / STEP, rows64 = threadIdx.x / 128 * 64 * STEP * 2;
+        const int n = steps(), rows64 = threadIdx.x / 128 * 64 * STEP * 2;
 #pragma unroll
-        for (int s = 0; s < STAGES - 2; s++) load(s, s * STEP);
+        for (int s = 0; s < STAGES - 2; s++) load(s, s);
         int stage = 0;
-        for (int s = 0; s < steps; s++) {
+        for (int s = 0; s < n; s++) {
             copy_wait<STAGES - 3>();
             async_fence();
             __syncthreads();
@@ -188,7 +202,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
             for (int k = 0; k < STEP / 16; k++) group_mma(acc[0], tile_at(at + rows64 + k * 32), tile_at(at + A_BYTES + k * 32));
             group_commit();
             const int next = stage + STAGES - 2;
-            load(next >= STAGES ? next - STAGES : next, (s + STAGES - 2) * STEP);
+            load(next >= STAGES ? next - STAGES : next, s + STAGES - 2);
             group_wait<1>();
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
@@ -208,15 +222,19 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
     }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define GEMMS(WHAT, EPI, GROUPED)                                                                                      \
-    GEMM(gemm_##WHAT##_128, 128, 256, 8, 1, 4, EPI, GROUPED)                                                           \
+#define FEW(WHAT, EPI, GROUPED)                                                                                        \
     GEMM(gemm_##WHAT##_64, 64, 128, 4, 1, 4, EPI, GROUPED)                                                             \
     GEMM(gemm_##WHAT##_16, 16, 64, 4, 1, 6, EPI, GROUPED)
-#else
 #define GEMMS(WHAT, EPI, GROUPED)                                                                                      \
-    GEMM(gemm_##WHAT##_128, 128, 128, 2, 2, 3, EPI, GROUPED)                                                           \
+    GEMM(gemm_##WHAT##_128, 128, 256, 8, 1, 4, EPI, GROUPED)                                                           \
+    FEW(WHAT, EPI, GROUPED)
+#else
+#define FEW(WHAT, EPI, GROUPED)                                                                                        \
     GEMM(gemm_##WHAT##_64, 64, 128, 2, 2, 3, EPI, GROUPED)                                                             \
     GEMM(gemm_##WHAT##_16, 16, 64, 1, 4, 4, EPI, GROUPED)
+#define GEMMS(WHAT, EPI, GROUPED)                                                                                      \
+    GEMM(gemm_##WHAT##_128, 128, 128, 2, 2, 3, EPI, GROUPED)                                                           \
+    FEW(WHAT, EPI, GROUPED)
 #endif
 
 GEMMS(store, STORE, false)
@@ -224,3 +242,4 @@ GEMMS(store16, STORE16, false)
 GEMMS(add, ADD, false)
 GEMMS(swiglu, SWIGLU, true)
 GEMMS(scatter, SCATTER, true)
+FEW(route, ROUTE, false)

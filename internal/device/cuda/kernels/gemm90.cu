@@ -81,7 +81,7 @@ template <int EPI, bool GROUPED> struct Product {
 
     // bring copies one step of K. W comes in halves, one of each block where both need it.
     __device__ __forceinline__ void bring(const Work &t, int step, u32 i) {
-        barrier_wait_all(freed(i), turn(i) ^ 1);
+        barrier_wait(freed(i), turn(i) ^ 1);
         barrier_expect(full(i), STAGE);
         box_load(at(i), a, step * STEP, t.row, full(i));
         const u32 to = at(i) + A_BYTES;
@@ -158,6 +158,21 @@ template <int EPI, bool GROUPED> struct Product {
         return pack2(g[0] / (1 + __expf(-g[0])) * u[0], g[1] / (1 + __expf(-g[1])) * u[1]);
     }
 
+    // add adds a row, sixteen of its pairs at a time: what is there is read before anything is written.
+    __device__ __forceinline__ void add(const float (&acc)[32][4], float *c, int h, int left, bool in) {
+        if (!in) return;
+#pragma unroll
+        for (int j = 0; j < 32; j += 16) {
+            float2 v[16];
+#pragma unroll
+            for (int x = 0; x < 16; x++)
+                if ((j + x) * 8 < left) v[x] = *(float2 *)(c + (j + x) * 8);
+#pragma unroll
+            for (int x = 0; x < 16; x++)
+                if ((j + x) * 8 < left) *(float2 *)(c + (j + x) * 8) = make_float2(v[x].x + acc[j + x][h * 2], v[x].y + acc[j + x][h * 2 + 1]);
+        }
+    }
+
     __device__ __forceinline__ void finish(float (&acc)[32][4], const Work &t) {
         const int lane = threadIdx.x & 31, r0 = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
@@ -175,12 +190,7 @@ template <int EPI, bool GROUPED> struct Product {
                     put16(v, row, t.column / 2 + j * 4, p.n / 2, in);
                 }
             } else if (EPI == ADD) {
-#pragma unroll
-                for (int j = 0; j < 32; j++) {
-                    const int col = t.column + j * 8 + lane % 4 * 2;
-                    float2 *c = (float2 *)((float *)p.c + row * p.ldc + col);
-                    if (in && col < p.n) *c = make_float2(c->x + acc[j][h * 2], c->y + acc[j][h * 2 + 1]);
-                }
+                add(acc, (float *)p.c + row * p.ldc + t.column + lane % 4 * 2, h, p.n - t.column - lane % 4 * 2, in);
             } else {
 #pragma unroll
                 for (int j = 0; j < 32; j += 4) {

@@ -57,25 +57,39 @@ DEV float block_sum(float v) {
     return ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
 }
 
+// left takes from v what its rounding kept.
+DEV void left(float (&v)[4], uint2 kept) {
+    v[0] -= from_bf16((u16)kept.x), v[1] -= from_bf16((u16)(kept.x >> 16));
+    v[2] -= from_bf16((u16)kept.y), v[3] -= from_bf16((u16)(kept.y >> 16));
+}
+
 // rms_norm writes x / sqrt(mean(x²) + eps) * w of one row a block of 256 threads, rounded to bf16. Where rest is set, what
 // the rounding left goes to rest, in two further bf16 values of which the second is last elements behind: the three sum to
-// the fp32 value but for 2^-24 of it. rows says which rows of x to take; null: all.
+// the fp32 value but for 2^-24 of it. rows says which rows of x to take; null: all. Rows of x are padded with zeros to whole
+// 16 bytes, and out has room for as many elements.
 extern "C" __global__ void rms_norm(u16 *out, i64 ldo, u16 *rest, i64 last, const float *x, i64 ldx, const float *w,
                                     const int *rows, int n, float eps) {
     const i64 r = blockIdx.x;
     const float *in = x + (rows ? rows[r] : r) * ldx;
     float sum = 0;
-    for (int i = threadIdx.x; i < n; i += 256) sum += in[i] * in[i];
+    for (int i = threadIdx.x * 4; i < n; i += 1024) {
+        const float4 v = *(const float4 *)(in + i);
+        sum += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+    }
     const float scale = 1 / sqrtf(block_sum(sum) / n + eps);
-    for (int i = threadIdx.x; i < n; i += 256) {
-        const float v = in[i] * scale * w[i];
-        const u16 high = to_bf16(v);
-        out[r * ldo + i] = high;
+    for (int i = threadIdx.x * 4; i < n; i += 1024) {
+        const float4 f = *(const float4 *)(in + i);
+        float v[4] = {f.x * scale, f.y * scale, f.z * scale, f.w * scale};
+#pragma unroll
+        for (int k = 0; k < 4; k++) v[k] = i + k < n ? v[k] * w[i + k] : 0;
+        const uint2 high = make_uint2(pack2(v[0], v[1]), pack2(v[2], v[3]));
+        *(uint2 *)(out + r * ldo + i) = high;
         if (!rest) continue;
-        const float left = v - from_bf16(high);
-        const u16 middle = to_bf16(left);
-        rest[r * ldo + i] = middle;
-        rest[last + r * ldo + i] = to_bf16(left - from_bf16(middle));
+        left(v, high);
+        const uint2 middle = make_uint2(pack2(v[0], v[1]), pack2(v[2], v[3]));
+        *(uint2 *)(rest + r * ldo + i) = middle;
+        left(v, middle);
+        *(uint2 *)(rest + last + r * ldo + i) = make_uint2(pack2(v[0], v[1]), pack2(v[2], v[3]));
     }
 }
 
@@ -92,35 +106,54 @@ struct Place {
     float eps;
 };
 
-// place_heads norms the heads of Q and K and turns them by their position, element i with i + dim / 2 (Su et al. 2021);
-// keeps Q, and writes K and V to the pool. A warp takes one head of one row.
+// pair reads elements i and i + 1 of a row of bf16; where they are not aligned, one by one.
+DEV float2 pair(const u16 *row, int i, bool aligned) {
+    if (!aligned) return make_float2(from_bf16(row[i]), from_bf16(row[i + 1]));
+    const u32 v = *(const u32 *)(row + i);
+    return make_float2(from_bf16((u16)v), from_bf16((u16)(v >> 16)));
+}
+
+// turn norms a head of Q or K and turns it by its position, element i with i + dim / 2 (Su et al. 2021). A warp does it.
+DEV void turn(u16 *out, const u16 *in, const float *w, const float *cosine, const float *sine, int dim, float eps) {
+    const int half = dim / 2, lane = threadIdx.x % 32;
+    float sum = 0;
+    for (int i = lane * 2; i < dim; i += 64) {
+        const float2 v = pair(in, i, true);
+        sum += v.x * v.x + v.y * v.y;
+    }
+    const float scale = 1 / sqrtf(warp_sum(sum) / dim + eps);
+    for (int i = lane * 2; i < half; i += 64) {
+        const bool two = i + 1 < half; // an odd half ends with one
+        const float2 a = pair(in, i, true), b = pair(in, i + half, half % 2 == 0);
+        const float x[2] = {a.x * scale * w[i], two ? a.y * scale * w[i + 1] : 0}, y[2] = {b.x * scale * w[i + half], two ? b.y * scale * w[i + half + 1] : 0};
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (k == 1 && !two) break;
+            const float c = cosine[i + k], s = sine[i + k];
+            out[i + k] = to_bf16(x[k] * c - y[k] * s);
+            out[i + half + k] = to_bf16(y[k] * c + x[k] * s);
+        }
+    }
+}
+
+// place_heads norms and turns the heads of Q and K, keeps Q, and writes K and V to the pool. A block of 256 threads takes a
+// row, a warp one head after another.
 extern "C" __global__ void place_heads(const Place p) {
     const i64 r = blockIdx.x;
-    const int h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (h >= p.heads + 2 * p.kv_heads) return;
-    const u16 *in = p.qkv + r * p.ld + (i64)h * p.dim;
     const int2 at = p.at[r];
-    u16 *out = p.q + r * p.ldq + (i64)h * p.dim;
-    if (h >= p.heads) {
-        const int kv = (h - p.heads) % p.kv_heads;
-        const i64 b = p.tables[at.y + (at.x >> p.shift)];
-        char *slot = p.pool + b * p.block + p.layer + kv * p.head + (i64)(at.x & ((1 << p.shift) - 1)) * p.dim * 2;
-        out = (u16 *)(h >= p.heads + p.kv_heads ? slot + p.value : slot);
-    }
-    if (h >= p.heads + p.kv_heads) {
-        for (int i = lane; i < p.dim; i += 32) out[i] = in[i];
-        return;
-    }
-    const float *w = h < p.heads ? p.q_norm : p.k_norm;
-    const int half = p.dim / 2;
-    float sum = 0;
-    for (int i = lane; i < p.dim; i += 32) sum += from_bf16(in[i]) * from_bf16(in[i]);
-    const float scale = 1 / sqrtf(warp_sum(sum) / p.dim + p.eps);
-    for (int i = lane; i < half; i += 32) {
-        const float a = from_bf16(in[i]) * scale * w[i], b = from_bf16(in[i + half]) * scale * w[i + half];
-        const float c = p.cosine[(i64)at.x * half + i], s = p.sine[(i64)at.x * half + i];
-        out[i] = to_bf16(a * c - b * s);
-        out[i + half] = to_bf16(b * c + a * s);
+    const int half = p.dim / 2, slot = at.x & ((1 << p.shift) - 1);
+    char *keys = p.pool + p.tables[at.y + (at.x >> p.shift)] * p.block + p.layer + (i64)slot * p.dim * 2;
+    for (int h = threadIdx.x / 32; h < p.heads + 2 * p.kv_heads; h += blockDim.x / 32) {
+        const u16 *in = p.qkv + r * p.ld + (i64)h * p.dim;
+        const int kv = h - p.heads;
+        if (kv < 0) {
+            turn(p.q + r * p.ldq + (i64)h * p.dim, in, p.q_norm, p.cosine + (i64)at.x * half, p.sine + (i64)at.x * half, p.dim, p.eps);
+        } else if (kv < p.kv_heads) {
+            turn((u16 *)(keys + kv * p.head), in, p.k_norm, p.cosine + (i64)at.x * half, p.sine + (i64)at.x * half, p.dim, p.eps);
+        } else {
+            u32 *out = (u32 *)(keys + p.value + (kv - p.kv_heads) * p.head);
+            for (int i = threadIdx.x % 32; i < half; i += 32) out[i] = ((const u32 *)in)[i]; // dims are even
+        }
     }
 }
 

@@ -57,26 +57,14 @@ DEV void cluster_sync() {
                  "barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// barrier_arrive_at arrives at the barrier at the same place in the block of this rank.
+// barrier_arrive_at arrives at the barrier at the same place in the block of this rank. It orders no memory beyond this
+// block: what it says is that reads are over.
 DEV void barrier_arrive_at(u32 bar, u32 rank) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                  "}" ::"r"(bar), "r"(rank)
-                 : "memory");
-}
-
-// barrier_wait_all is barrier_wait for arrivals from the whole cluster.
-DEV void barrier_wait_all(u32 bar, u32 parity) {
-    asm volatile("{\n"
-                 ".reg .pred over;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;\n"
-                 "@over bra done;\n"
-                 "bra again;\n"
-                 "done:\n"
-                 "}" ::"r"(bar), "r"(parity)
                  : "memory");
 }
 
