@@ -87,6 +87,7 @@ func kernelDim(dim int) int {
 
 // Attention implements device.Compute.
 func (c *compute) Attention(layer int, w *device.AttentionWeights) {
+	c.settle()
 	c.do(func() error {
 		for lo := 0; lo < c.count; lo += passRows {
 			if err := c.project(layer, w, lo, min(passRows, c.count-lo)); err != nil {
@@ -96,7 +97,8 @@ func (c *compute) Attention(layer int, w *device.AttentionWeights) {
 		if err := c.attend(layer); err != nil {
 			return err
 		}
-		return c.multiply("add", product{a: c.mixed.ptr, lda: c.headsPitch(), w: w.O.(*matrix), c: c.hidden.ptr, ldc: c.hiddenPitch(), m: c.count})
+		c.delta = true
+		return c.multiply("store16", product{a: c.mixed.ptr, lda: c.headsPitch(), w: w.O.(*matrix), c: c.heads.ptr, ldc: c.headsPitch(), m: c.count})
 	})
 }
 

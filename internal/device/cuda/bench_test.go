@@ -138,7 +138,7 @@ func BenchmarkGEMM(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("o/%d", rows), func(b *testing.B) {
 			n.measure(b, 2*float64(rows*o.n*o.k), float64(o.n*o.k*2), func() error {
-				return n.c.multiply("add", product{a: n.c.mixed.ptr, lda: n.c.headsPitch(), w: o, c: n.c.hidden.ptr, ldc: n.c.hiddenPitch(), m: rows})
+				return n.c.multiply("store16", product{a: n.c.mixed.ptr, lda: n.c.headsPitch(), w: o, c: n.c.heads.ptr, ldc: n.c.headsPitch(), m: rows})
 			})
 		})
 	}

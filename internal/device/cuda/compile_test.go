@@ -53,7 +53,7 @@ func TestKernelsAreListed(t *testing.T) {
 				t.Errorf("%s: kernel %s is not listed", src.name, m[1])
 			}
 		}
-		for _, m := range regexp.MustCompile(`(?m)^MANY\((\w+),`).FindAllStringSubmatch(src.text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^(?:MANY|FEW)\((\w+_\w+),`).FindAllStringSubmatch(src.text, -1) {
 			if known[m[1]] == nil || sharedBytes("sm_90a", m[1]) == 0 {
 				t.Errorf("%s: kernel %s is not listed", src.name, m[1])
 			}
@@ -70,7 +70,7 @@ func TestKernelsAreListed(t *testing.T) {
 func TestLayouts(t *testing.T) {
 	for name, v := range map[string][2]uintptr{
 		"CUDA_MEMCPY2D": {unsafe.Sizeof(copy2D{}), 128}, "Gemm": {unsafe.Sizeof(gemmParams{}), 112}, "Attend": {unsafe.Sizeof(attendParams{}), 104},
-		"Place": {unsafe.Sizeof(placeParams{}), 144}, "CUtensorMap": {unsafe.Sizeof(tensorMap{}), 128}, "Many": {unsafe.Sizeof(manyParams{}), 56}, "Rows": {unsafe.Sizeof(rows{}), 24}, "int4": {unsafe.Sizeof(tile{}), 16}, "int2": {unsafe.Sizeof(placed{}), 8},
+		"Place": {unsafe.Sizeof(placeParams{}), 144}, "CUtensorMap": {unsafe.Sizeof(tensorMap{}), 128}, "Many": {unsafe.Sizeof(manyParams{}), 56}, "FewRows": {unsafe.Sizeof(fewParams{}), 32}, "Rows": {unsafe.Sizeof(rows{}), 24}, "int4": {unsafe.Sizeof(tile{}), 16}, "int2": {unsafe.Sizeof(placed{}), 8},
 	} {
 		if v[0] != v[1] {
 			t.Errorf("%s has %d bytes, want %d", name, v[0], v[1])

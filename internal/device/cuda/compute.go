@@ -38,16 +38,17 @@ type compute struct {
 	tokens []int32
 
 	hidden  *buffer // fp32 [rows][hiddenPitch], the residual stream
-	heads   *buffer // bf16 [rows][headsPitch]: Q
+	heads   *buffer // bf16 [rows][headsPitch]: Q, later delta
+	delta   bool    // heads holds what attention adds to the residual stream, which nobody has added yet
 	mixed   *buffer // the same shape: what attention makes of Q
-	in      *buffer // bf16 [passRows][hidden up to 8]: a normed operand
+	in      *buffer // bf16 [3][passRows][hidden up to 8]: a normed operand, and twice what rounding left, for the router
 	out     *buffer // bf16 [passRows][outPitch]: Q, K and V
-	rest    *buffer // bf16 [2][passRows][hidden up to 8]: what rounding in left, for the router
 	cosine  *buffer // fp32 [position][dim/2]
 	sine    *buffer
 	moe     moeScratch
 	last    scratch // bf16 [draws][hidden up to 8]
 	logits  scratch // fp32 [draws][vocabulary up to 4]
+	parts   scratch // uint64 [draws][bestParts]: the best of each part of the logits
 	chosen  scratch // int32 [draws]
 	answer  scratch // the same on the host
 	readers scratch // host memory for Logits, Hidden and SetHidden
@@ -67,7 +68,7 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	if c.stream, err = d.newStream(); err != nil {
 		return nil, err
 	}
-	for _, s := range []*scratch{&c.last, &c.logits, &c.chosen, &c.plan.far} {
+	for _, s := range []*scratch{&c.last, &c.logits, &c.parts, &c.chosen, &c.plan.far} {
 		s.dev = d
 	}
 	for _, s := range []*scratch{&c.answer, &c.readers, &c.plan.near} {
@@ -78,7 +79,7 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	}
 	if c.byGroups() {
 		bt := spec.Layout.BlockTokens
-		if c.poolMap, err = c.dev.mapRows(c.pool.ptr, c.pool.size/256, 128, min(bt, 64)); err != nil {
+		if c.poolMap, err = c.dev.mapRows(c.pool.ptr, c.pool.size/256, 128, 128, min(bt, 64)); err != nil {
 			return nil, err
 		}
 	}
@@ -111,14 +112,18 @@ func (c *compute) checkSpec() error {
 
 // Pitches in elements.
 func (c *compute) hiddenPitch() int64 { return int64((c.cfg.HiddenSize + 3) / 4 * 4) }
-func (c *compute) headsPitch() int64  { return int64(pad8(c.cfg.NumHeads * c.cfg.HeadDim)) }
+func (c *compute) headsPitch() int64 {
+	return int64(pad8(max(c.cfg.NumHeads*c.cfg.HeadDim, c.cfg.HiddenSize)))
+}
 func (c *compute) inPitch() int64     { return int64(pad8(c.cfg.HiddenSize)) }
 func (c *compute) outPitch() int64    { return int64(pad8(c.cfg.QKVRows())) }
 func (c *compute) routerPitch() int64 { return int64((max(c.cfg.NumExperts, 1) + 3) / 4 * 4) }
 func (c *compute) vocabPitch() int64  { return int64((c.cfg.VocabSize + 3) / 4 * 4) }
 
-// restSize is the elements of one half of rest.
-func (c *compute) restSize() int64 { return int64(min(c.spec.MaxTokens, passRows)) * c.inPitch() }
+// inRows is the rows of a part of in, rest where its second begins.
+func (c *compute) inRows() int64   { return int64(min(c.spec.MaxTokens, passRows)) }
+func (c *compute) restSize() int64 { return c.inRows() * c.inPitch() }
+func (c *compute) rest() uintptr   { return c.in.ptr + uintptr(c.restSize()*2) }
 
 func (c *compute) allocate() error {
 	all, some := int64(c.spec.MaxTokens), int64(min(c.spec.MaxTokens, passRows))
@@ -128,7 +133,7 @@ func (c *compute) allocate() error {
 		n  int64
 	}{
 		{&c.hidden, all * c.hiddenPitch() * 4}, {&c.heads, all * c.headsPitch() * 2}, {&c.mixed, all * c.headsPitch() * 2},
-		{&c.in, some * c.inPitch() * 2}, {&c.out, some * c.outPitch() * 2}, {&c.rest, 2 * c.restSize() * 2},
+		{&c.in, 3 * c.restSize() * 2}, {&c.out, some * c.outPitch() * 2},
 		{&c.cosine, half}, {&c.sine, half},
 	}
 	for _, a := range append(list, c.moeBuffers(some)...) {
@@ -214,7 +219,7 @@ func (c *compute) Begin(b *device.Batch) error {
 	}); err != nil {
 		return err
 	}
-	c.batch, c.err, c.count, c.draws = b, nil, len(b.IDs), 0
+	c.batch, c.err, c.count, c.draws, c.delta = b, nil, len(b.IDs), 0, false
 	c.tokens = c.tokens[:0]
 	for i := range b.Seqs {
 		if b.Seqs[i].Draw != nil {
@@ -301,49 +306,85 @@ func (c *compute) Embed(table device.Matrix) {
 }
 
 type normArgs struct {
-	out  uintptr
-	ldo  int64
-	rest uintptr
-	last int64
-	x    uintptr
-	ldx  int64
-	w    uintptr
-	rows uintptr
-	n    int32
-	eps  float32
+	out   uintptr
+	ldo   int64
+	rest  uintptr
+	last  int64
+	x     uintptr
+	ldx   int64
+	w     uintptr
+	rows  uintptr
+	delta uintptr
+	ldd   int64
+	n     int32
+	eps   float32
 }
 
-// norm norms n rows of the hidden state from row lo on into a bf16 operand and, where rest is set, what that leaves.
+// norm norms n rows of the hidden state from row lo on into a bf16 operand and, where rest is set, what that leaves. What
+// attention left is added first.
 func (c *compute) norm(out *buffer, rest uintptr, w device.Vector, lo, n int) error {
-	x := c.hidden.ptr + uintptr(int64(lo)*c.hiddenPitch()*4)
-	return launch(c.dev, c.stream.handle, "rms_norm", n, 1, 256, &normArgs{out.ptr, c.inPitch(), rest, c.restSize(), x, c.hiddenPitch(),
-		w.(*vector).b.ptr, 0, int32(c.cfg.HiddenSize), c.cfg.RMSNormEps})
+	a := normArgs{out: out.ptr, ldo: c.inPitch(), rest: rest, last: c.restSize(), x: c.hidden.ptr + uintptr(int64(lo)*c.hiddenPitch()*4),
+		ldx: c.hiddenPitch(), w: w.(*vector).b.ptr, n: int32(c.cfg.HiddenSize), eps: c.cfg.RMSNormEps}
+	if c.delta {
+		a.delta, a.ldd = c.heads.ptr+uintptr(int64(lo)*c.headsPitch()*2), c.headsPitch()
+	}
+	return launch(c.dev, c.stream.handle, "rms_norm", n, 1, 256, &a)
+}
+
+type addRowsArgs struct {
+	x     uintptr
+	ldx   int64
+	delta uintptr
+	ldd   int64
+	n     int32
+}
+
+// settle adds what attention left and nobody has added: the norm of an MLP does it otherwise.
+func (c *compute) settle() {
+	if !c.delta {
+		return
+	}
+	c.do(func() error {
+		return launch(c.dev, c.stream.handle, "add_rows", c.count, 1, 256,
+			&addRowsArgs{c.hidden.ptr, c.hiddenPitch(), c.heads.ptr, c.headsPitch(), int32(c.cfg.HiddenSize)})
+	})
+	c.delta = false
+}
+
+type bestArgs struct {
+	parts, logits uintptr
+	ld            int64
+	n             int32
 }
 
 type argmaxArgs struct {
-	tokens, logits uintptr
-	ld             int64
-	n              int32
+	tokens, parts uintptr
+	count         int32
 }
+
+// bestParts is how many parts a row of logits is searched in.
+const bestParts = 32
 
 // Head implements device.Compute.
 func (c *compute) Head(w *device.HeadWeights) {
 	if c.draws == 0 {
 		return
 	}
+	c.settle()
 	c.do(func() error {
 		n := int64(c.draws)
-		err := errors.Join(c.last.need(n*c.inPitch()*2), c.logits.need(n*c.vocabPitch()*4), c.chosen.need(n*4), c.answer.need(n*4))
+		err := errors.Join(c.last.need(n*c.inPitch()*2), c.logits.need(n*c.vocabPitch()*4), c.parts.need(n*bestParts*8), c.chosen.need(n*4), c.answer.need(n*4))
 		if err != nil {
 			return err
 		}
 		d, s, m := c.dev, c.stream.handle, w.Out.(*matrix)
 		return errors.Join(
 			d.drv.call("cuMemsetD8Async", d.drv.setAsync, c.last.b.ptr, 0, uintptr(n*c.inPitch()*2), s), // what pads a row must be zero
-			launch(d, s, "rms_norm", c.draws, 1, 256, &normArgs{c.last.b.ptr, c.inPitch(), 0, 0, c.hidden.ptr, c.hiddenPitch(),
-				w.Norm.(*vector).b.ptr, c.plan.drawRows(), int32(c.cfg.HiddenSize), c.cfg.RMSNormEps}),
+			launch(d, s, "rms_norm", c.draws, 1, 256, &normArgs{out: c.last.b.ptr, ldo: c.inPitch(), x: c.hidden.ptr, ldx: c.hiddenPitch(),
+				w: w.Norm.(*vector).b.ptr, rows: c.plan.drawRows(), n: int32(c.cfg.HiddenSize), eps: c.cfg.RMSNormEps}),
 			c.multiply("store", product{a: c.last.b.ptr, lda: c.inPitch(), w: m, c: c.logits.b.ptr, ldc: c.vocabPitch(), m: c.draws}),
-			launch(d, s, "argmax", c.draws, 1, 1024, &argmaxArgs{c.chosen.b.ptr, c.logits.b.ptr, c.vocabPitch(), int32(c.cfg.VocabSize)}),
+			launch(d, s, "best_part", bestParts, c.draws, 256, &bestArgs{c.parts.b.ptr, c.logits.b.ptr, c.vocabPitch(), int32(c.cfg.VocabSize)}),
+			launch(d, s, "argmax", c.draws, 1, 32, &argmaxArgs{c.chosen.b.ptr, c.parts.b.ptr, bestParts}),
 			d.drv.call("cuMemcpyAsync", d.drv.copyAsync, c.answer.b.ptr, c.chosen.b.ptr, uintptr(n*4), s))
 	})
 }
@@ -411,6 +452,7 @@ func (c *compute) SetHidden(rows [][]float32) {
 
 // Hidden implements device.HiddenAccess; nil where it cannot be read.
 func (c *compute) Hidden() [][]float32 {
+	c.settle()
 	pitch := int(c.hiddenPitch())
 	all := make([]float32, c.count*pitch)
 	if err := c.read(all, c.hidden.ptr); err != nil {

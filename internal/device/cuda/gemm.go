@@ -1,6 +1,10 @@
 package cuda
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // gemmParams is struct Gemm of the kernels.
 type gemmParams struct {
@@ -56,11 +60,14 @@ type product struct {
 	m        int
 }
 
-// multiply queues a product; what is "store" (fp32), "store16" (bf16) or "add" (to fp32).
+// multiply queues a product; what is "store" (fp32) or "store16" (bf16).
 func (c *compute) multiply(what string, p product) error {
 	if c.dev.hasMany() && p.m >= manyRows && what != "store" {
-		return c.launchMany("many_"+what, (p.m+manyTile-1)/manyTile, p.a, p.w.tiles, manyParams{
+		return c.launchMany("many_"+what, (p.m+manyTile-1)/manyTile, p.a, p.lda, p.w.tiles, manyParams{
 			c: p.c, ldc: p.ldc, m: int32(p.m), n: int32(p.w.n), k: int32(pad8(p.w.k))})
+	}
+	if c.dev.hasMany() && p.m <= fewMost {
+		return c.launchFew(what, p.a, p.lda, int64(p.m), p.w, fewParams{c: p.c, ldc: p.ldc, m: int32(p.m)})
 	}
 	size := tileRows(p.m)
 	s := shapeOf(c.dev.target, size)
@@ -106,15 +113,65 @@ func (d *Device) mapWeight(b *buffer, ld int) (tensorMap, error) {
 	if !d.hasMany() {
 		return tensorMap{}, nil
 	}
-	return d.mapRows(b.ptr, b.size/int64(2*ld), ld, manyColumns/2)
+	return d.mapRows(b.ptr, b.size/int64(2*ld), ld, int64(ld), manyColumns/2)
 }
 
-// launchMany queues a kernel of gemm90.cu over so many tiles of rows; a is p.m rows of p.k elements.
-func (c *compute) launchMany(name string, tiles int, a uintptr, w tensorMap, p manyParams) error {
-	rows, err := c.dev.mapRows(a, int64(p.m), int(p.k), manyTile/2)
+// launchMany queues a kernel of gemm90.cu over so many tiles of rows; a is p.m rows of p.k elements, lda apart.
+func (c *compute) launchMany(name string, tiles int, a uintptr, lda int64, w tensorMap, p manyParams) error {
+	rows, err := c.dev.mapRows(a, int64(p.m), int(p.k), lda, manyTile/2)
 	if err != nil {
 		return err
 	}
 	clusters := min(c.dev.units/2, tiles*((int(p.n)+manyColumns-1)/manyColumns))
 	return launch(c.dev, c.stream.handle, name, 2*clusters, 1, manyThreads, &manyArgs{p, rows, w})
+}
+
+// fewParams is struct FewRows of few90.cu.
+type fewParams struct {
+	c             uintptr
+	ldc           int64
+	m, n, k, part int32
+}
+
+type fewArgs struct {
+	P    fewParams
+	A, W tensorMap
+}
+
+// What few90.cu is made for: up to fewMost rows, in tiles of fewTile. Wide tiles are for what fills the GPU with them.
+const (
+	fewMost    = 128
+	fewTile    = 64
+	fewColumns = 32
+	fewWide    = 128
+	fewThreads = 160
+)
+
+// fewNames are the kernels of few90.cu and the stages that each keeps in shared memory.
+var fewNames = map[string]int{"few_store_32": 8, "few_store_128": 4, "few_store16_32": 8, "few_route_32": 16}
+
+// fewShared is the shared memory of a kernel of few90.cu, which ends with its columns.
+func fewShared(name string) int {
+	columns := fewColumns
+	if strings.HasSuffix(name, "_128") {
+		columns = fewWide
+	}
+	return fewNames[name] * ((fewTile+columns)*128 + 16)
+}
+
+// launchFew queues a kernel of few90.cu; a has so many rows of as many elements as w's, lda apart.
+func (c *compute) launchFew(what string, a uintptr, lda, rows int64, w *matrix, p fewParams) error {
+	columns := fewColumns
+	if what == "store" && w.n >= fewWide*c.dev.units {
+		columns = fewWide
+	}
+	k := pad8(w.k)
+	p.n, p.k = int32(w.n), int32(k)
+	aMap, errA := c.dev.mapRows(a, rows, k, lda, fewTile)
+	wMap, errW := c.dev.mapRows(w.b.ptr, int64(w.n), w.ld, int64(w.ld), columns)
+	if err := errors.Join(errA, errW); err != nil {
+		return err
+	}
+	return launch(c.dev, c.stream.handle, fmt.Sprintf("few_%s_%d", what, columns), (w.n+columns-1)/columns, (int(p.m)+fewTile-1)/fewTile,
+		fewThreads, &fewArgs{p, aMap, wMap})
 }

@@ -98,7 +98,7 @@ func (d *Device) load(cfg *Config) error {
 func kernelArgs(target string) map[string]map[string]any {
 	gemm, attention := map[string]any{}, map[string]any{}
 	for _, size := range []int{16, 64, 128} {
-		for _, what := range []string{"store", "store16", "add", "swiglu", "scatter"} {
+		for _, what := range []string{"store", "store16", "swiglu", "scatter"} {
 			gemm[gemmName(what, size)] = gemmArgs{}
 		}
 	}
@@ -108,22 +108,26 @@ func kernelArgs(target string) map[string]map[string]any {
 	for _, dim := range []int{16, 32, 64, 128} {
 		attention[attendName(dim, false)], attention[attendName(dim, true)] = attendArgs{}, attendArgs{}
 	}
-	groups, many := map[string]any{}, map[string]any{}
+	groups, many, few := map[string]any{}, map[string]any{}, map[string]any{}
 	if target == "sm_90a" {
 		groups[groupsName] = attendGroupsArgs{}
-		for _, what := range []string{"store16", "add", "swiglu", "scatter"} {
+		for _, what := range []string{"store16", "swiglu", "scatter"} {
 			many["many_"+what] = manyArgs{}
+		}
+		for name := range fewNames {
+			few[name] = fewArgs{}
 		}
 	}
 	return map[string]map[string]any{
 		"attend90.cu":  groups,
 		"attention.cu": attention,
 		"copy.cu":      {"copy_pieces": copyArgs{}},
+		"few90.cu":     few,
 		"gemm.cu":      gemm,
 		"gemm90.cu":    many,
 		"rows.cu": {
 			"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},
-			"place_heads": placeArgs{}, "combine": combineArgs{}, "argmax": argmaxArgs{}, "gather": gatherArgs{}, "read_all": readArgs{},
+			"place_heads": placeArgs{}, "combine": combineArgs{}, "add_rows": addRowsArgs{}, "best_part": bestArgs{}, "argmax": argmaxArgs{}, "gather": gatherArgs{}, "read_all": readArgs{},
 		},
 		"route.cu": {
 			"choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},
@@ -147,6 +151,8 @@ func sharedBytes(target, name string) int {
 		return groupsShape.shared
 	case strings.HasPrefix(name, "many_"):
 		return manyShared
+	case strings.HasPrefix(name, "few_"):
+		return fewShared(name)
 	}
 	if rest, ok := strings.CutPrefix(name, "attend_"); ok {
 		head, kind, _ := strings.Cut(rest, "_")

@@ -92,6 +92,7 @@ func (c *compute) MLP(w *device.MLPWeights) {
 				return err
 			}
 		}
+		c.delta = false
 		return nil
 	})
 }
@@ -100,7 +101,7 @@ func (c *compute) mlp(w *device.MLPWeights, lo, n int) error {
 	e := w.Experts.(*experts)
 	visits, rest := 1, uintptr(0)
 	if w.Router != nil {
-		visits, rest = c.cfg.NumExpertsPerToken, c.rest.ptr
+		visits, rest = c.cfg.NumExpertsPerToken, c.rest()
 	}
 	if err := c.norm(c.in, rest, w.Norm, lo, n); err != nil {
 		return err
@@ -131,13 +132,8 @@ func (c *compute) route(w *device.MLPWeights, n int) error {
 	if c.cfg.NormTopKProb {
 		re = 1
 	}
-	size := min(tileRows(n), 64)
-	shape := shapeOf(d.target, size)
-	blocks := (n + size - 1) / size * ((r.n + shape.columns - 1) / shape.columns)
 	return errors.Join(
-		launch(d, s, gemmName("route", size), blocks, 1, shape.threads, &gemmArgs{gemmParams{
-			a: c.in.ptr, rest: c.rest.ptr, last: c.restSize(), w: r.b.ptr, c: m.router.ptr, lda: c.inPitch(), ldw: int64(r.ld), ldc: c.routerPitch(),
-			m: int32(n), n: int32(r.n), k: int32(pad8(r.k))}}),
+		c.score(r, n),
 		launch(d, s, "choose", (n+7)/8, 1, 256, &chooseArgs{m.chosen.ptr, m.weight.ptr, m.router.ptr, c.routerPitch(), int32(n), int32(r.n), int32(c.cfg.NumExpertsPerToken), re}))
 }
 
@@ -194,8 +190,21 @@ func (c *compute) runMany(e *experts, pairs, visits int) error {
 	up.c, up.ldc, up.n, up.k, up.each = m.act.ptr, int64(e.innerPad), int32(2*e.innerPad), int32(e.hiddenPad), int32(2*e.innerPad)
 	back.c, back.ldc, back.n, back.k, back.each = m.answers.ptr, c.inPitch(), int32(e.hidden), int32(e.innerPad), int32(e.hidden)
 	most := pairs/manyTile + e.n
-	if err := c.launchMany("many_swiglu", most, m.sorted.ptr, e.bothMap, up); err != nil {
+	if err := c.launchMany("many_swiglu", most, m.sorted.ptr, c.inPitch(), e.bothMap, up); err != nil {
 		return err
 	}
-	return c.launchMany("many_scatter", most, m.act.ptr, e.downMap, back)
+	return c.launchMany("many_scatter", most, m.act.ptr, int64(e.innerPad), e.downMap, back)
+}
+
+// score takes the router's product.
+func (c *compute) score(r *matrix, n int) error {
+	if c.dev.hasMany() && n <= fewMost {
+		return c.launchFew("route", c.in.ptr, c.inPitch(), 3*c.inRows(), r, fewParams{c: c.moe.router.ptr, ldc: c.routerPitch(), m: int32(n), part: int32(c.inRows())})
+	}
+	size := min(tileRows(n), 64)
+	shape := shapeOf(c.dev.target, size)
+	blocks := (n + size - 1) / size * ((r.n + shape.columns - 1) / shape.columns)
+	return launch(c.dev, c.stream.handle, gemmName("route", size), blocks, 1, shape.threads, &gemmArgs{gemmParams{
+		a: c.in.ptr, rest: c.rest(), last: c.restSize(), w: r.b.ptr, c: c.moe.router.ptr, lda: c.inPitch(), ldw: int64(r.ld), ldc: c.routerPitch(),
+		m: int32(n), n: int32(r.n), k: int32(pad8(r.k))}})
 }

@@ -15,10 +15,10 @@ const (
 	mapPromote256 = 3
 )
 
-// mapRows describes rows of width elements, a multiple of 8, that lie one after another from ptr on. A box has boxRows rows
-// and 64 elements of each, which land in shared memory in rows of 128 bytes with the swizzle of wgmma.cuh. What lies outside
+// mapRows describes rows of width elements that lie pitch elements apart, a multiple of 8, from ptr on. A box has boxRows
+// rows and 64 elements of each, which land in shared memory in rows of 128 bytes with the swizzle of wgmma.cuh. What lies outside
 // is read as zero.
-func (d *Device) mapRows(ptr uintptr, rows int64, width, boxRows int) (tensorMap, error) {
+func (d *Device) mapRows(ptr uintptr, rows int64, width int, pitch int64, boxRows int) (tensorMap, error) {
 	type request struct {
 		out    [2]tensorMap // one of them begins where it must, at a multiple of 64 bytes
 		sizes  [2]uint64
@@ -26,7 +26,7 @@ func (d *Device) mapRows(ptr uintptr, rows int64, width, boxRows int) (tensorMap
 		box    [2]uint32
 		stride [2]uint32
 	}
-	r := &request{sizes: [2]uint64{uint64(width), uint64(rows)}, pitch: [1]uint64{uint64(width) * 2},
+	r := &request{sizes: [2]uint64{uint64(width), uint64(rows)}, pitch: [1]uint64{uint64(pitch) * 2},
 		box: [2]uint32{64, uint32(boxRows)}, stride: [2]uint32{1, 1}}
 	off := -uintptr(unsafe.Pointer(&r.out)) & 63
 	at := unsafe.Add(unsafe.Pointer(&r.out), off)

@@ -11,7 +11,7 @@
 #endif
 
 // What becomes of a tile.
-enum { STORE, STORE16, ROUTE, ADD, SWIGLU, SCATTER };
+enum { STORE, STORE16, ROUTE, SWIGLU, SCATTER };
 
 
 struct Gemm {
@@ -123,7 +123,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
 #endif
 
     // put writes two neighbouring values of row r (within the tile) from column col on. Rows start at whole 16 bytes and
-    // have room for whole eights.
+    // have room for whole pairs.
     __device__ __forceinline__ void put(int r, int col, float x, float y) {
         if (r >= rows || col >= p.n) return;
         if (EPI == STORE16 || EPI == SCATTER) {
@@ -131,14 +131,7 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
             *(u32 *)((u16 *)p.c + row * p.ldc + col) = pack2(x, y);
             return;
         }
-        float *c = (float *)p.c + (i64)(m0 + r) * p.ldc + col;
-        if (col + 1 >= p.n) {
-            c[0] = EPI == ADD ? c[0] + x : x;
-            return;
-        }
-        float2 v = make_float2(x, y);
-        if (EPI == ADD) v.x += ((float2 *)c)->x, v.y += ((float2 *)c)->y;
-        *(float2 *)c = v;
+        *(float2 *)((float *)p.c + (i64)(m0 + r) * p.ldc + col) = make_float2(x, y);
     }
 
     // gate writes silu(g) u; W holds eight rows of gate and eight of up in turn.
@@ -239,7 +232,6 @@ template <int BM, int BN, int WR, int WC, int STAGES, int EPI, bool GROUPED> str
 
 GEMMS(store, STORE, false)
 GEMMS(store16, STORE16, false)
-GEMMS(add, ADD, false)
 GEMMS(swiglu, SWIGLU, true)
 GEMMS(scatter, SCATTER, true)
 FEW(route, ROUTE, false)

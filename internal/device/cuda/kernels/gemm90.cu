@@ -11,7 +11,7 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
-enum { STORE16, ADD, SWIGLU, SCATTER };
+enum { STORE16, SWIGLU, SCATTER };
 
 struct Many {
     void *c;
@@ -158,23 +158,8 @@ template <int EPI, bool GROUPED> struct Product {
         return pack2(g[0] / (1 + __expf(-g[0])) * u[0], g[1] / (1 + __expf(-g[1])) * u[1]);
     }
 
-    // add adds a row, sixteen of its pairs at a time: what is there is read before anything is written.
-    __device__ __forceinline__ void add(const float (&acc)[32][4], float *c, int h, int left, bool in) {
-        if (!in) return;
-#pragma unroll
-        for (int j = 0; j < 32; j += 16) {
-            float2 v[16];
-#pragma unroll
-            for (int x = 0; x < 16; x++)
-                if ((j + x) * 8 < left) v[x] = *(float2 *)(c + (j + x) * 8);
-#pragma unroll
-            for (int x = 0; x < 16; x++)
-                if ((j + x) * 8 < left) *(float2 *)(c + (j + x) * 8) = make_float2(v[x].x + acc[j + x][h * 2], v[x].y + acc[j + x][h * 2 + 1]);
-        }
-    }
-
     __device__ __forceinline__ void finish(float (&acc)[32][4], const Work &t) {
-        const int lane = threadIdx.x & 31, r0 = threadIdx.x / 32 * 16 + lane / 4;
+        const int r0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int r = r0 + h * 8;
@@ -189,8 +174,6 @@ template <int EPI, bool GROUPED> struct Product {
                     for (int x = 0; x < 4; x++) v[x] = gate(&acc[j + 2 * x][h * 2], &acc[j + 2 * x + 1][h * 2]);
                     put16(v, row, t.column / 2 + j * 4, p.n / 2, in);
                 }
-            } else if (EPI == ADD) {
-                add(acc, (float *)p.c + row * p.ldc + t.column + lane % 4 * 2, h, p.n - t.column - lane % 4 * 2, in);
             } else {
 #pragma unroll
                 for (int j = 0; j < 32; j += 4) {
@@ -244,7 +227,6 @@ template <int EPI, bool GROUPED> struct Product {
     }
 
 MANY(many_store16, STORE16, false)
-MANY(many_add, ADD, false)
 MANY(many_swiglu, SWIGLU, true)
 MANY(many_scatter, SCATTER, true)
 #endif

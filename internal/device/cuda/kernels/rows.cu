@@ -63,16 +63,33 @@ DEV void left(float (&v)[4], uint2 kept) {
     v[2] -= from_bf16((u16)kept.y), v[3] -= from_bf16((u16)(kept.y >> 16));
 }
 
+// add4 adds up to four elements, n of them, to the residual stream.
+DEV void add4(float *x, const u16 *delta, int n) {
+    const uint2 d = *(const uint2 *)delta;
+    float4 v = *(float4 *)x;
+    v.x += from_bf16((u16)d.x);
+    if (n > 1) v.y += from_bf16((u16)(d.x >> 16));
+    if (n > 2) v.z += from_bf16((u16)d.y);
+    if (n > 3) v.w += from_bf16((u16)(d.y >> 16));
+    *(float4 *)x = v;
+}
+
+// add_rows adds rows of bf16 to the residual stream.
+extern "C" __global__ void add_rows(float *x, i64 ldx, const u16 *delta, i64 ldd, int n) {
+    for (int i = threadIdx.x * 4; i < n; i += blockDim.x * 4) add4(x + blockIdx.x * ldx + i, delta + blockIdx.x * ldd + i, n - i);
+}
+
 // rms_norm writes x / sqrt(mean(x²) + eps) * w of one row a block of 256 threads, rounded to bf16. Where rest is set, what
 // the rounding left goes to rest, in two further bf16 values of which the second is last elements behind: the three sum to
 // the fp32 value but for 2^-24 of it. rows says which rows of x to take; null: all. Rows of x are padded with zeros to whole
-// 16 bytes, and out has room for as many elements.
-extern "C" __global__ void rms_norm(u16 *out, i64 ldo, u16 *rest, i64 last, const float *x, i64 ldx, const float *w,
-                                    const int *rows, int n, float eps) {
+// 16 bytes, and out has room for as many elements. Where delta is set it is added to x first.
+extern "C" __global__ void rms_norm(u16 *out, i64 ldo, u16 *rest, i64 last, float *x, i64 ldx, const float *w, const int *rows,
+                                    const u16 *delta, i64 ldd, int n, float eps) {
     const i64 r = blockIdx.x;
-    const float *in = x + (rows ? rows[r] : r) * ldx;
+    float *in = x + (rows ? rows[r] : r) * ldx;
     float sum = 0;
     for (int i = threadIdx.x * 4; i < n; i += 1024) {
+        if (delta) add4(in + i, delta + r * ldd + i, n - i);
         const float4 v = *(const float4 *)(in + i);
         sum += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
     }
@@ -187,23 +204,34 @@ extern "C" __global__ void gather(u16 *out, const u16 *in, i64 ld, const int *or
     for (int i = threadIdx.x % 32; i < eights; i += 32) to[i] = from[i];
 }
 
-// argmax gives the lowest id with the largest logit of each row; -1 where all are NaN. A block of 1024 threads a row.
-extern "C" __global__ void argmax(int *tokens, const float *logits, i64 ld, int n) {
-    const float *in = logits + blockIdx.x * ld;
+// best_of is a logit with its id, so that the larger is the better: the lower id of two that are equal. 0 is a NaN.
+DEV u64 best_of(float v, int id) {
+    v += 0.0f; // -0 + 0 is +0
+    const u32 u = __float_as_uint(v), order = u >> 31 ? ~u : u | 0x80000000u;
+    return v == v ? (u64)order << 32 | (0xffffffffu - id) : 0;
+}
+
+// best_part finds the best of a part of each row: blocks of 256 threads, x over the parts, y over the rows.
+extern "C" __global__ void best_part(u64 *parts, const float *logits, i64 ld, int n) {
+    const float *in = logits + blockIdx.y * ld;
+    const int each = (n + gridDim.x - 1) / gridDim.x, from = blockIdx.x * each, to = min(from + each, n);
     u64 best = 0;
-    for (int i = threadIdx.x; i < n; i += 1024) {
-        const float v = in[i] + 0.0f; // -0 + 0 is +0
-        const u32 u = __float_as_uint(v), order = u >> 31 ? ~u : u | 0x80000000u;
-        const u64 key = (u64)order << 32 | (0xffffffffu - i);
-        if (v == v && key > best) best = key;
-    }
-    __shared__ u64 part[32];
+#pragma unroll 4
+    for (int i = from + threadIdx.x; i < to; i += 256) best = max(best, best_of(in[i], i));
+    __shared__ u64 part[8];
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1) best = max(best, __shfl_xor_sync(~0u, best, d));
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
     __syncthreads();
-    if (threadIdx.x >= 32) return;
-    best = part[threadIdx.x];
+    if (threadIdx.x > 0) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) best = max(best, part[i]);
+    parts[blockIdx.y * gridDim.x + blockIdx.x] = best;
+}
+
+// argmax gives the lowest id with the largest logit of each row, from up to 32 parts; -1 where all are NaN. A warp a row.
+extern "C" __global__ void argmax(int *tokens, const u64 *parts, int count) {
+    u64 best = threadIdx.x < count ? parts[blockIdx.x * count + threadIdx.x] : 0;
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1) best = max(best, __shfl_xor_sync(~0u, best, d));
     if (threadIdx.x == 0) tokens[blockIdx.x] = best ? (int)(0xffffffffu - (u32)best) : -1;
