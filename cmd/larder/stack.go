@@ -171,6 +171,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 		Eviction:     f.Eviction,
 		NoPrefix:     f.DisableRadix,
 	}
+	s.cache.MaxStoring = max(s.cache.DeviceBlocks/4, 1) // so that what runs finds room while stores wait
 	if f.Hierarchical {
 		s.cache.HostBlocks = hostBlocks(f, s.layout, s.cache.DeviceBlocks)
 		need := int64(s.cache.HostBlocks) * s.layout.BlockBytes()

@@ -157,7 +157,7 @@ func (e *Engine) snapshot() infer.Stats {
 			EvictedBlocks: t.EvictedBlocks, DroppedBlocks: t.DroppedBlocks,
 			LoadedBlocks: t.LoadedBlocks, StoredBlocks: t.StoredBlocks,
 			LoadedBytes: t.LoadedBlocks * bytes, StoredBytes: t.StoredBlocks * bytes,
-			FailedLoads: t.FailedLoads, FailedStores: t.FailedStores,
+			FailedLoads: t.FailedLoads, FailedStores: t.FailedStores, LateLoads: t.LateLoads, SkippedStores: t.SkippedStores,
 		}
 	}
 	return st

@@ -131,6 +131,7 @@ type TierStats struct {
 	LoadedBlocks, StoredBlocks   uint64 // moves out of here towards the device; moves into here
 	LoadedBytes, StoredBytes     uint64
 	FailedLoads, FailedStores    uint64
+	LateLoads, SkippedStores     uint64 // failed at their deadline; not ordered because too many waited
 }
 
 // Stats is a snapshot of the engine.

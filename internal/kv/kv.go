@@ -5,6 +5,7 @@
 package kv
 
 import (
+	"errors"
 	"fmt"
 
 	"larder/internal/arch"
@@ -89,6 +90,10 @@ func (l Layout) Validate() error {
 
 // MoveID names an order to move a block; it is never used twice in one process.
 type MoveID uint64
+
+// ErrLate is the error of a move that was dropped before it started, because it would have come too late to be of use.
+// Nothing of it was written.
+var ErrLate = errors.New("kv: the move was not started by its deadline")
 
 // Move orders the copy of one block from one tier to another. The source may not be overwritten nor the destination
 // read until the move is reported done. Moves of one list that go the same way may be carried out in any order and

@@ -106,7 +106,9 @@ func tierMetrics(ch chan<- prometheus.Metric, tier string, t *infer.TierStats) {
 		{"larder_tier_loaded_bytes_total", "Bytes moved out of a tier towards the device.", t.LoadedBytes},
 		{"larder_tier_stored_bytes_total", "Bytes moved into a tier.", t.StoredBytes},
 		{"larder_tier_failed_loads_total", "Loads that failed.", t.FailedLoads},
+		{"larder_tier_late_loads_total", "Of the loads that failed: dropped at their deadline and computed instead.", t.LateLoads},
 		{"larder_tier_failed_stores_total", "Stores that failed.", t.FailedStores},
+		{"larder_tier_skipped_stores_total", "Stores that were not ordered, because too many waited.", t.SkippedStores},
 	} {
 		send(prometheus.CounterValue, c.name, c.help, float64(c.v))
 	}

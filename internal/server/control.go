@@ -273,6 +273,7 @@ func (s *Server) internalState(st *infer.Stats) map[string]any {
 				"hit_tokens": t.HitTokens, "evicted_blocks": t.EvictedBlocks, "dropped_blocks": t.DroppedBlocks,
 				"loaded_blocks": t.LoadedBlocks, "stored_blocks": t.StoredBlocks, "loaded_bytes": t.LoadedBytes,
 				"stored_bytes": t.StoredBytes, "failed_loads": t.FailedLoads, "failed_stores": t.FailedStores,
+				"late_loads": t.LateLoads, "skipped_stores": t.SkippedStores,
 				"balanced": t.Free+t.Leased+t.Cached == t.Total,
 			}
 		}

@@ -41,6 +41,10 @@ type Config struct {
 	Write        WritePolicy
 	Eviction     string // "lru" (default), "lfu" or "slru"; prefix.PolicyNamed has them all
 	NoPrefix     bool   // nothing is reused between requests
+
+	// MaxStoring bounds the device blocks that wait to be stored, because they cannot be evicted meanwhile. What the write
+	// policy wants stored beyond that is not, until its next use. 0: no bound.
+	MaxStoring int
 }
 
 // Validate reports what is wrong with the config.
@@ -50,6 +54,9 @@ func (c *Config) Validate() error {
 	}
 	if c.DeviceBlocks < 1 || c.HostBlocks < 0 {
 		return fmt.Errorf("kv cache: %d device blocks and %d host blocks", c.DeviceBlocks, c.HostBlocks)
+	}
+	if c.MaxStoring < 0 {
+		return fmt.Errorf("kv cache: %d blocks may wait to be stored", c.MaxStoring)
 	}
 	if c.Write > WriteBack {
 		return fmt.Errorf("kv cache: write policy %d is unknown", c.Write)
@@ -71,6 +78,8 @@ type TierStats struct {
 	DroppedBlocks               uint64 // contents of which this tier gave up the last copy, for whatever reason
 	LoadedBlocks, StoredBlocks  uint64 // copied from here to the device; copied into here
 	FailedLoads, FailedStores   uint64
+	LateLoads                   uint64 // of the failed ones: dropped at their deadline
+	SkippedStores               uint64 // not ordered, because too many waited
 }
 
 // Cache is the state of all tiers. For one goroutine.
@@ -87,6 +96,7 @@ type Cache struct {
 	orders  []kv.Move                 // not drained yet
 	lastID  kv.MoveID
 	saving  int // flights that save what shall leave the device
+	storing int // flights that the write policy wanted
 }
 
 // New is an empty cache.

@@ -85,15 +85,18 @@ func (c *Cache) checkLease(l *Lease) error {
 // is gone.
 func (c *Cache) checkFlights() error {
 	var coming, known [kv.NumTiers]int
-	saves := 0
+	saves, stores := 0, 0
 	for id, f := range c.flights {
 		from, to := f.ends()
 		if f.entry.At[from].State != prefix.Here || f.entry.Pins(from) == 0 || f.entry.At[to].State != prefix.Coming {
 			return fmt.Errorf("invariant 2: move %d has lost its source or its destination", id)
 		}
 		coming[to]++
-		if f.why == saving {
+		switch f.why {
+		case saving:
 			saves++
+		case storing:
+			stores++
 		}
 		if (f.why == loading) != (c.loads[f.entry] == f) {
 			return fmt.Errorf("kv/cache: move %d is not in the list of loads, or wrongly so", id)
@@ -111,8 +114,9 @@ func (c *Cache) checkFlights() error {
 			}
 		}
 	})
-	if known != coming || saves != c.saving || len(c.loads) != coming[kv.Device] {
-		return fmt.Errorf("invariant 4: by tier %v blocks are coming, %v moves bring them; %d of %d save, %d load", known, coming, c.saving, saves, len(c.loads))
+	if known != coming || saves != c.saving || stores != c.storing || len(c.loads) != coming[kv.Device] {
+		return fmt.Errorf("invariant 4: by tier %v blocks are coming, %v moves bring them; %d of %d save, %d of %d store, %d load",
+			known, coming, c.saving, saves, c.storing, stores, len(c.loads))
 	}
 	return nil
 }

@@ -32,9 +32,21 @@ func (l *Lease) Commit(seq []int32, n int) {
 			toStore = append(toStore, e)
 		}
 	}
-	if len(toStore) > 0 {
+	if toStore = c.affordable(toStore); len(toStore) > 0 {
 		c.store(toStore, storing)
 	}
+}
+
+// affordable is what of the list may be stored now. The list is in
+// the order of the tokens, so what is skipped is a tail: the host can serve what is stored.
+func (c *Cache) affordable(list []*prefix.Entry) []*prefix.Entry {
+	limit := c.cfg.MaxStoring
+	if limit == 0 || c.storing+len(list) <= limit {
+		return list
+	}
+	n := max(limit-c.storing, 0)
+	c.stats[kv.Host].SkippedStores += uint64(len(list) - n)
+	return list[:n]
 }
 
 // use counts the hit as used, once, and says what of it the host shall have now. A lease that is given back before it

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 
 	"larder/internal/kv"
@@ -63,6 +64,8 @@ func (c *Cache) order(e *prefix.Entry, why purpose, dst kv.BlockID) *flight {
 		c.loads[e] = f
 	case saving:
 		c.saving++
+	case storing:
+		c.storing++
 	}
 	c.orders = append(c.orders, kv.Move{ID: c.lastID, From: from, To: to, Src: e.At[from].Block, Dst: dst})
 	return f
@@ -102,6 +105,9 @@ func (c *Cache) loaded(f *flight, err error) {
 		c.stats[kv.Host].LoadedBlocks++
 	} else {
 		c.stats[kv.Host].FailedLoads++
+		if errors.Is(err, kv.ErrLate) {
+			c.stats[kv.Host].LateLoads++
+		}
 	}
 	for _, l := range f.waiters {
 		l.loads--
@@ -121,6 +127,8 @@ func (c *Cache) stored(f *flight, err error) {
 	at := e.At[kv.Host].Block
 	if f.why == saving {
 		c.saving--
+	} else {
+		c.storing--
 	}
 	if err == nil {
 		c.set(e, kv.Host, prefix.Place{Block: at, State: prefix.Here})

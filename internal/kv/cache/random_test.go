@@ -280,6 +280,7 @@ func TestRandom(t *testing.T) {
 			HostBlocks:   rapid.SampledFrom([]int{0, 1, 4, 12, 400}).Draw(t, "host"),
 			Write:        WritePolicy(rapid.IntRange(0, 2).Draw(t, "write")),
 			NoPrefix:     rapid.IntRange(0, 9).Draw(t, "noPrefix") == 9,
+			MaxStoring:   rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "maxStoring"),
 		}).run(t)
 	})
 }

@@ -28,7 +28,7 @@ type Config struct {
 	// the links that were measured: large against the cost of a point, small against a request.
 	BatchBytes int64
 	// WindowBytes is how much of a direction may be on its stream at once; the rest waits here, where it can still be
-	// dropped. 0: two batches, so that the link finds the next when one ends.
+	// dropped. 0: four batches: when one ends, those behind it last until the next is handed over.
 	WindowBytes int64
 
 	Method Method // Auto, or one for all batches
@@ -39,16 +39,13 @@ type Config struct {
 	StoreShare float64
 
 	// A load that is not on the stream after LateAfter and LateTimes the time that all before it and itself take at the
-	// bandwidth measured so far is reported with ErrLate and not carried out. LateAfter 0: loads have no deadline.
+	// bandwidth measured so far is reported with kv.ErrLate and not carried out. LateAfter 0: loads have no deadline.
 	LateAfter time.Duration
 	LateTimes float64
 
 	// Trace, when set, hears of each finished batch. It is called from Poll.
 	Trace func(CopyRecord)
 }
-
-// ErrLate is the error of loads that were dropped at their deadline. Nothing of them was written.
-var ErrLate = errors.New("kv/xfer: the load was not started by its deadline")
 
 // CopyRecord is one finished batch. Times are on the device's clock; a batch that never started has none. Bytes are 0
 // when it failed.
@@ -85,8 +82,7 @@ type Mover struct {
 	mu      sync.Mutex
 	closed  bool
 	ways    [kv.NumTiers]*way
-	landing map[kv.MoveID]device.Event // behind loads that are on a stream
-	serving struct {                   // since loads last began to wait
+	serving struct { // since loads last began to wait
 		loads, stores int64 // bytes on their streams
 	}
 }
@@ -98,7 +94,7 @@ func New(cfg Config) (*Mover, error) {
 	if err := cfg.settle(); err != nil {
 		return nil, err
 	}
-	m := &Mover{cfg: cfg, size: cfg.Layout.BlockBytes(), wake: make(chan struct{}, 1), landing: map[kv.MoveID]device.Event{}}
+	m := &Mover{cfg: cfg, size: cfg.Layout.BlockBytes(), wake: make(chan struct{}, 1)}
 	for to, name := range []string{kv.Device: "kv load", kv.Host: "kv store"} {
 		m.ways[to] = newWay(m, name, kv.Tier(to))
 	}
@@ -132,7 +128,7 @@ func (c *Config) settle() error {
 		c.MaxPieceBytes = c.BatchBytes
 	}
 	if c.WindowBytes == 0 {
-		c.WindowBytes = 2 * c.BatchBytes
+		c.WindowBytes = 4 * c.BatchBytes
 	}
 	return nil
 }
@@ -145,7 +141,7 @@ func (m *Mover) ring() {
 	}
 }
 
-// Submit starts moves. It notes them and returns; the list is the caller's again.
+// Submit starts moves. It notes the list, which is the mover's from then on, and returns.
 func (m *Mover) Submit(moves []kv.Move) { m.SubmitTagged(0, moves) }
 
 // SubmitTagged is Submit with a number that Trace repeats.
@@ -153,15 +149,13 @@ func (m *Mover) SubmitTagged(tag uint64, moves []kv.Move) {
 	if len(moves) == 0 {
 		return
 	}
-	var lists [kv.NumTiers][]kv.Move
-	for _, v := range moves {
+	var counts [kv.NumTiers]int
+	for i := range moves {
+		v := &moves[i]
 		if v.From == v.To || v.From >= kv.NumTiers || v.To >= kv.NumTiers {
 			panic(fmt.Sprintf("kv/xfer: no way from %v to %v", v.From, v.To))
 		}
-		if lists[v.To] == nil {
-			lists[v.To] = make([]kv.Move, 0, len(moves))
-		}
-		lists[v.To] = append(lists[v.To], v)
+		counts[v.To]++
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,9 +163,9 @@ func (m *Mover) SubmitTagged(tag uint64, moves []kv.Move) {
 		panic("kv/xfer: moves are submitted after Close")
 	}
 	m.pending += len(moves)
-	for to, list := range lists {
-		if len(list) > 0 {
-			m.ways[to].take(tag, list)
+	for to, n := range counts {
+		if n > 0 {
+			m.ways[to].take(tag, moves, n)
 		}
 	}
 }
@@ -188,8 +182,14 @@ func (m *Mover) pool(t kv.Tier) device.Buffer {
 func (m *Mover) Landing(id kv.MoveID) (e device.Event, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, ok = m.landing[id]
-	return e, ok
+	for _, list := range [][]*batch{m.ways[kv.Device].flying, m.ways[kv.Device].ended} {
+		for _, b := range list {
+			if b.ids[id] && b.end != nil {
+				return b.end, true
+			}
+		}
+	}
+	return nil, false
 }
 
 // Poll reports every move that has ended since the last call, in the order of its direction, and returns how many. It

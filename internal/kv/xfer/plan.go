@@ -23,6 +23,7 @@ type batch struct {
 	tag      uint64
 	from, to kv.Tier
 	moves    []kv.Move
+	ids      map[kv.MoveID]bool // of loads
 	pieces   []device.Span
 	bytes    int64
 	method   Method
@@ -45,13 +46,30 @@ func (b *batch) record(block int64) CopyRecord {
 	return r
 }
 
-// batches plans an order.
+// mine are the order's moves that go its way.
+func (o *order) mine() []kv.Move {
+	if o.count == len(o.moves) {
+		return o.moves
+	}
+	list := make([]kv.Move, 0, o.count)
+	for i := range o.moves {
+		if o.moves[i].To == o.to {
+			list = append(list, o.moves[i])
+		}
+	}
+	return list
+}
+
+// batches plans an order. Its batches are of about one size: a small one at the end would be over before the next
+// order's first is handed over.
 func (m *Mover) batches(o order) []*batch {
 	var out []*batch
 	var b *batch
-	for _, p := range plan(o.moves, max(int(m.cfg.MaxPieceBytes/m.size), 1)) {
+	total := int64(o.count) * m.size
+	limit := min(m.cfg.BatchBytes, (total/((total+m.cfg.BatchBytes-1)/m.cfg.BatchBytes)+m.size-1)/m.size*m.size)
+	for _, p := range plan(o.mine(), max(int(min(m.cfg.MaxPieceBytes, limit)/m.size), 1)) {
 		n := int64(len(p.moves)) * m.size
-		if b == nil || b.bytes+n > m.cfg.BatchBytes {
+		if b == nil || b.bytes+n > limit {
 			b = &batch{tag: o.tag, from: p.from, to: p.to, deadline: o.deadline}
 			out = append(out, b)
 		}
@@ -61,6 +79,12 @@ func (m *Mover) batches(o order) []*batch {
 	}
 	for _, b := range out {
 		b.method = m.cfg.method(b)
+		if b.to == kv.Device {
+			b.ids = make(map[kv.MoveID]bool, len(b.moves))
+			for i := range b.moves {
+				b.ids[b.moves[i].ID] = true
+			}
+		}
 	}
 	b.last = true
 	return out

@@ -35,10 +35,12 @@ type way struct {
 	gone sync.WaitGroup
 }
 
-// order is a Submit's moves of one direction.
+// order is a Submit; those of its moves that go the other way are not this direction's.
 type order struct {
 	tag      uint64
 	moves    []kv.Move
+	to       kv.Tier
+	count    int       // of them that go this way
 	deadline time.Time // zero: none
 }
 
@@ -58,13 +60,13 @@ func newWay(m *Mover, name string, to kv.Tier) *way {
 }
 
 // take notes a Submit. The lock is held.
-func (w *way) take(tag uint64, moves []kv.Move) {
-	bytes := int64(len(moves)) * w.m.size
+func (w *way) take(tag uint64, moves []kv.Move, count int) {
+	bytes := int64(count) * w.m.size
 	if w.to == kv.Device && w.backlog == 0 {
 		w.m.serving.loads, w.m.serving.stores = 0, 0
 	}
 	w.backlog += bytes
-	o := order{tag: tag, moves: moves}
+	o := order{tag: tag, moves: moves, to: w.to, count: count}
 	if c := &w.m.cfg; w.to == kv.Device && c.LateAfter > 0 && w.rate > 0 {
 		o.deadline = time.Now().Add(c.LateAfter + time.Duration(c.LateTimes*float64(w.backlog)/w.rate*1e9))
 	}
@@ -136,7 +138,7 @@ func (w *way) late() bool {
 func (w *way) drop() {
 	b := w.ready[0]
 	w.ready = w.ready[1:]
-	b.err = ErrLate
+	b.err = kv.ErrLate
 	w.end(b)
 }
 
@@ -194,9 +196,6 @@ func (w *way) count(b *batch) {
 	}
 	m.serving.loads += b.bytes
 	m.ways[kv.Host].news.Broadcast()
-	for i := range b.moves {
-		m.landing[b.moves[i].ID] = b.end
-	}
 }
 
 // listen waits for the ends of batches, one after another, until feed has gone and nothing flies.
@@ -258,16 +257,11 @@ func (w *way) reportable() []*batch {
 			w.stats.Moves += n
 			w.stats.Bytes += uint64(b.bytes)
 			w.stats.Busy += b.finished - b.began
-		case errors.Is(b.err, ErrLate):
+		case errors.Is(b.err, kv.ErrLate):
 			w.stats.Late += n
 			fallthrough
 		default:
 			w.stats.Failed += n
-		}
-		if w.to == kv.Device {
-			for i := range b.moves {
-				delete(w.m.landing, b.moves[i].ID)
-			}
 		}
 	}
 	return list
