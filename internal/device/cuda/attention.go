@@ -65,6 +65,18 @@ const groupsName = "attend_groups"
 // groupsShape is its shape: 4 stages, and four barriers of each.
 var groupsShape = attendShape{128, 384, 4*2*64*128*2 + 4*32}
 
+// oneName and twoName are the kernels of decode90.cu for few rows: by one block, or by a cluster of two.
+const (
+	oneName = "attend_one"
+	twoName = "attend_two"
+)
+
+// Their shapes: stages of keys and values, four slots of scores, barriers.
+var (
+	oneShape = attendShape{narrowRows, 160, 3*2*64*128*2 + 4*64*16*4 + 3*16 + 4*8}
+	twoShape = attendShape{narrowRows, 160, 4*2*64*128*2 + 4*2*64*16*4 + 4*16 + 4*8}
+)
+
 // byGroups says that warpgroups attend: they are made for one size of heads.
 func (c *compute) byGroups() bool { return c.dev.target == "sm_90a" && c.cfg.HeadDim == 128 }
 
@@ -128,24 +140,30 @@ func (c *compute) attend(layer int) error {
 	dim := kernelDim(cfg.HeadDim)
 	wide, narrow := args, args
 	wide.P.tiles, narrow.P.tiles = c.plan.far.b.ptr+uintptr(c.plan.wideAt), c.plan.far.b.ptr+uintptr(c.plan.narrowAt)
-	var err error
-	if c.byGroups() {
-		groups := attendGroupsArgs{wide.P, c.poolMap}
-		err = attendTiles(c, groupsName, c.plan.wide, groupsShape.threads, &groups, &groups.P.tiles)
-	} else {
-		err = attendTiles(c, attendName(dim, true), c.plan.wide, c.wideShape().threads, &wide, &wide.P.tiles)
+	if !c.byGroups() {
+		return errors.Join(attendTiles(c, attendName(dim, true), cfg.NumKVHeads, c.plan.wide, c.wideShape().threads, &wide, &wide.P.tiles),
+			attendTiles(c, attendName(dim, false), cfg.NumKVHeads, c.plan.narrow, attendShapeOf(dim, false).threads, &narrow, &narrow.P.tiles))
 	}
-	return errors.Join(err, attendTiles(c, attendName(dim, false), c.plan.narrow, attendShapeOf(dim, false).threads, &narrow, &narrow.P.tiles))
+	many, few := attendGroupsArgs{wide.P, c.poolMap}, attendGroupsArgs{narrow.P, c.poolMap}
+	err := attendTiles(c, groupsName, cfg.NumKVHeads, c.plan.wide, groupsShape.threads, &many, &many.P.tiles)
+	switch blocks := cfg.NumKVHeads * c.plan.narrow; {
+	case 2*blocks <= c.dev.units:
+		return errors.Join(err, attendTiles(c, twoName, 2*cfg.NumKVHeads, c.plan.narrow, oneShape.threads, &few, &few.P.tiles))
+	case blocks <= c.dev.units:
+		return errors.Join(err, attendTiles(c, oneName, cfg.NumKVHeads, c.plan.narrow, oneShape.threads, &few, &few.P.tiles))
+	}
+	// Two blocks of the portable kernel share a multiprocessor and hide each other's waits.
+	return errors.Join(err, attendTiles(c, attendName(dim, false), cfg.NumKVHeads, c.plan.narrow, attendShapeOf(dim, false).threads, &narrow, &narrow.P.tiles))
 }
 
 // mostTiles is how many tiles one launch takes: the grid's second side is limited.
 const mostTiles = 65535
 
-// attendTiles launches a kernel for so many tiles; at is where args say that they begin.
-func attendTiles[T any](c *compute, name string, tiles, threads int, args *T, at *uintptr) error {
+// attendTiles launches so many blocks of a kernel for each of so many tiles; at is where args say that they begin.
+func attendTiles[T any](c *compute, name string, blocks, tiles, threads int, args *T, at *uintptr) error {
 	for tiles > 0 {
 		n := min(tiles, mostTiles)
-		if err := launch(c.dev, c.stream.handle, name, c.cfg.NumKVHeads, n, threads, args); err != nil {
+		if err := launch(c.dev, c.stream.handle, name, blocks, n, threads, args); err != nil {
 			return err
 		}
 		*at += uintptr(n) * 16

@@ -146,7 +146,7 @@ func BenchmarkGEMM(b *testing.B) {
 
 func BenchmarkAttention(b *testing.B) {
 	n := newBench(b, 16384, 64, 64*170)
-	for _, c := range []struct{ seqs, context, tokens int }{{1, 0, 10240}, {8, 9216, 1024}, {16, 9216, 1024}, {64, 10240, 1}, {16, 10240, 1}} {
+	for _, c := range []struct{ seqs, context, tokens int }{{1, 0, 10240}, {8, 9216, 1024}, {16, 9216, 1024}, {64, 10240, 1}, {32, 10240, 1}, {16, 10240, 1}, {1, 10240, 1}} {
 		b.Run(fmt.Sprintf("%dx%d+%d", c.seqs, c.context, c.tokens), func(b *testing.B) {
 			n.start(b, n.batch(c.seqs, c.context, c.tokens))
 			keys := float64(c.tokens*c.context) + float64(c.tokens)*float64(c.tokens+1)/2
@@ -183,7 +183,7 @@ func BenchmarkMLP(b *testing.B) {
 // BenchmarkPass is whole passes: wall time, with planning and waiting.
 func BenchmarkPass(b *testing.B) {
 	n := newBench(b, 8*10240, 64, 64*170)
-	for _, c := range []struct{ seqs, context, tokens int }{{8, 0, 10240}, {8, 9216, 1024}, {64, 9216, 1024}, {64, 10240, 1}, {16, 10240, 1}} {
+	for _, c := range []struct{ seqs, context, tokens int }{{8, 0, 10240}, {8, 9216, 1024}, {64, 9216, 1024}, {64, 10240, 1}, {32, 10240, 1}, {16, 10240, 1}, {1, 10240, 1}} {
 		b.Run(fmt.Sprintf("%dx%d+%d", c.seqs, c.context, c.tokens), func(b *testing.B) {
 			batch := n.batch(c.seqs, c.context, c.tokens)
 			for b.Loop() {

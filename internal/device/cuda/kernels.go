@@ -108,9 +108,10 @@ func kernelArgs(target string) map[string]map[string]any {
 	for _, dim := range []int{16, 32, 64, 128} {
 		attention[attendName(dim, false)], attention[attendName(dim, true)] = attendArgs{}, attendArgs{}
 	}
-	groups, many, few := map[string]any{}, map[string]any{}, map[string]any{}
+	groups, decode, many, few := map[string]any{}, map[string]any{}, map[string]any{}, map[string]any{}
 	if target == "sm_90a" {
 		groups[groupsName] = attendGroupsArgs{}
+		decode[oneName], decode[twoName] = attendGroupsArgs{}, attendGroupsArgs{}
 		for _, what := range []string{"store16", "swiglu", "scatter"} {
 			many["many_"+what] = manyArgs{}
 		}
@@ -122,6 +123,7 @@ func kernelArgs(target string) map[string]map[string]any {
 		"attend90.cu":  groups,
 		"attention.cu": attention,
 		"copy.cu":      {"copy_pieces": copyArgs{}},
+		"decode90.cu":  decode,
 		"few90.cu":     few,
 		"gemm.cu":      gemm,
 		"gemm90.cu":    many,
@@ -149,6 +151,10 @@ func sharedBytes(target, name string) int {
 	switch {
 	case name == groupsName:
 		return groupsShape.shared
+	case name == oneName:
+		return oneShape.shared
+	case name == twoName:
+		return twoShape.shared
 	case strings.HasPrefix(name, "many_"):
 		return manyShared
 	case strings.HasPrefix(name, "few_"):

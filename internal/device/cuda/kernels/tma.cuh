@@ -76,3 +76,17 @@ DEV void box_load_all(u32 dst, const TensorMap *map, int column, int row, u32 ba
                  "l"(map), "r"(column), "r"(row), "r"(bar), "h"(blocks)
                  : "memory");
 }
+
+// place_in is where an address of this block's shared memory lies in the block of this rank.
+DEV u32 place_in(u32 addr, u32 rank) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(addr), "r"(rank));
+    return there;
+}
+
+// send writes four values into a block of the cluster; its barrier counts the bytes once they are there.
+DEV void send(u32 there, float4 v, u32 bar) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there), "f"(v.x),
+                 "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar)
+                 : "memory");
+}
