@@ -111,6 +111,7 @@ type benchCmd struct {
 	Goodput      []string `sep:"none" group:"report" placeholder:"METRIC:MS" help:"Latency limits, such as ttft:500 tpot:50 e2el:2000."`
 	CacheReport  bool     `name:"cache-report" group:"report" help:"Add the reference's cache report to the JSON line."`
 	Tag          string   `group:"report" help:"Copied into the JSON line."`
+	NoMetrics    bool     `name:"no-metrics" group:"report" help:"Do not read the server's /metrics before, during and after the run."`
 	Quiet        bool     `name:"disable-tqdm" group:"report" help:"No progress."`
 
 	Refused benchRefused `embed:"" group:"refused"`

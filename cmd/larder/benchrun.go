@@ -79,11 +79,11 @@ func (c *benchCmd) run(ctx context.Context, s *streams) error {
 	if err := c.prepare(ctx, cfg, control, set, s.err); err != nil {
 		return err
 	}
-	res, err := c.measure(ctx, cfg, items, s.err)
+	res, counted, err := c.watched(ctx, cfg, items, s.err)
 	if err != nil {
 		return usageError{err}
 	}
-	return c.report(control, res, tok, s)
+	return c.report(control, res, counted, tok, s)
 }
 
 func fromSeconds(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }

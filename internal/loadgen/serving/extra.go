@@ -29,6 +29,7 @@ func Extra(w io.Writer, m *Metrics) error {
 	p.times(m)
 	p.steady(m)
 	p.goodput(m)
+	p.server(m)
 	for _, n := range m.Notes() {
 		p.line("Note: " + n)
 	}
@@ -216,6 +217,7 @@ func (m *Metrics) Warnings() []string {
 	}
 	add(m.Tokens.Unclosed > 0, "%d answers report cached tokens that do not add up.", m.Tokens.Unclosed)
 	add(m.Duration >= 1 && m.PeakOutput+1 < m.chunkRate(), "internal: the busiest second has %.0f tokens, fewer than the mean.", m.PeakOutput)
+	m.serverWarnings(add)
 	if n := m.Tokens.PromptN; n > 0 && n == m.Completed && m.Input > 0 {
 		d := float64(m.Tokens.Prompt-m.Input) / float64(m.Input)
 		add(d > 0.01 || d < -0.01, "the server counts %d prompt tokens, the data set %d (%+.1f%%); the block and its input throughput use the data set's.", m.Tokens.Prompt, m.Input, d*100)

@@ -202,6 +202,9 @@ func (m *Metrics) ours() object {
 	for _, a := range m.Goodput {
 		o.add(fmt.Sprintf("share_%s_within_%g_ms", a.Metric, a.Limit), a.Share)
 	}
+	if m.Setup.Server != nil {
+		o.add("server_metrics", m.Setup.Server)
+	}
 	o.add("warnings", append([]string{}, m.Warnings()...))
 	return o
 }

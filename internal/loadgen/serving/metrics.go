@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"larder/internal/loadgen"
+	"larder/internal/loadgen/scrape"
 	"larder/internal/stats"
 )
 
@@ -24,6 +25,7 @@ type Setup struct {
 	Accept         stats.Value
 	Count          func(text string) int // tokens of a text without special tokens; nil: no tokenizer
 	SLO            []Objective
+	Server         *scrape.Report // what /metrics counted meanwhile; nil: nobody asked
 }
 
 // Metrics are the numbers of a run. Latencies are in ms. Like the reference they are over the successful requests, and
