@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -110,6 +109,9 @@ type benchCmd struct {
 	BareInfinity bool     `name:"bare-infinity" group:"report" help:"Write an infinite rate as Infinity, as the reference does; not valid JSON."`
 	Goodput      []string `sep:"none" group:"report" placeholder:"METRIC:MS" help:"Latency limits, such as ttft:500 tpot:50 e2el:2000."`
 	CacheReport  bool     `name:"cache-report" group:"report" help:"Add the reference's cache report to the JSON line."`
+	Requests     string   `name:"output-requests" group:"report" placeholder:"FILE" help:"Append every request, one JSON line each: for larder bench compare."`
+	CSV          string   `name:"output-csv" group:"report" placeholder:"FILE" help:"Write one row for each request."`
+	Page         string   `name:"output-html" group:"report" placeholder:"FILE" help:"Write one page with charts that needs no network."`
 	Tag          string   `group:"report" help:"Copied into the JSON line."`
 	NoMetrics    bool     `name:"no-metrics" group:"report" help:"Do not read the server's /metrics before, during and after the run."`
 	Quiet        bool     `name:"disable-tqdm" group:"report" help:"No progress."`
@@ -319,16 +321,18 @@ func (c *benchCmd) outputName(now time.Time) string {
 	return fmt.Sprintf("%s_%s_%d_%s.jsonl", c.Backend, day, c.Prompts, c.Dataset)
 }
 
-// checkOutput finds out before the run that its line could not be written.
+// checkOutput finds out before the run that a file could not be written.
 func (c *benchCmd) checkOutput() error {
+	for flag, name := range c.outputs() {
+		if err := checkFolder(flag, name); err != nil {
+			return err
+		}
+	}
 	name := c.outputName(time.Now())
 	if name == "" {
 		return nil
 	}
-	if info, err := os.Stat(filepath.Dir(name)); err != nil || !info.IsDir() {
-		return usagef("--output-file %s: there is no folder %s", name, filepath.Dir(name))
-	}
-	return nil
+	return checkFolder("--output-file", name)
 }
 
 // appendLine adds one JSON line to the output file.

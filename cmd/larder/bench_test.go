@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	"larder/internal/loadgen/mockserver"
+	"larder/internal/runlog"
 )
 
 // bench runs the subcommand against a mock server and returns code, stdout and stderr.
@@ -213,5 +216,60 @@ func TestBenchFlagForms(t *testing.T) {
 		if got := (&benchCmd{Backend: c.backend, Host: "::1"}).url(); got != "http://[::1]:"+c.port {
 			t.Errorf("%s: %s", c.backend, got)
 		}
+	}
+}
+
+// The files of single requests hold what was sent and measured; the server's counters are read beside the run.
+func TestBenchOutputs(t *testing.T) {
+	dir := t.TempDir()
+	log, table, page := filepath.Join(dir, "r.jsonl"), filepath.Join(dir, "r.csv"), filepath.Join(dir, "r.html")
+	prompt := 0
+	s := &mockserver.Server{Answer: func(r *mockserver.Request) mockserver.Answer {
+		prompt += 50
+		return mockserver.Stream(r, mockserver.Options{Prompt: 50, Cached: [3]int{40, 5, 0}, PerChunk: 2})
+	}, Control: func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/metrics" {
+			return false
+		}
+		fmt.Fprintf(w, "sglang:prompt_tokens_total %d\nsglang:cached_tokens_total{cache_source=\"device\"} %d\nsglang:num_running_reqs 1\n", prompt, prompt*4/5)
+		return true
+	}}
+	args := []string{"--num-prompts", "6", "--random-input-len", "50", "--random-output-len", "4", "--random-range-ratio", "1", "--max-concurrency", "1",
+		"--output-requests", log, "--output-csv", table, "--output-html", page}
+	for range 2 {
+		code, out, errs := bench(t, s, args...)
+		if code != exitOK || !strings.Contains(out, "Names:                                   sglang") || !strings.Contains(out, "Prompt tokens:                           300") ||
+			!strings.Contains(out, "WARNING: the server counted 240 cached tokens during the run, its answers name 270.") {
+			t.Fatalf("code %d\n%s%s", code, out, errs)
+		}
+	}
+	f, err := os.Open(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	runs, err := runlog.Read(f)
+	if err != nil || len(runs) != 2 || len(runs[1].Requests) != 6 {
+		t.Fatalf("%v %v", err, runs)
+	}
+	for i := range runs[0].Requests {
+		a, b := &runs[0].Requests[i], &runs[1].Requests[i]
+		if a.Prompt != b.Prompt || a.Prompt == runs[0].Requests[(i+1)%6].Prompt || a.Output != 4 || len(a.Gaps) != 1 || a.GapTokens[0] != 2 || *a.Cached.Host != 5 || *a.ServerCount != 50 {
+			t.Errorf("%+v\n%+v", a, b)
+		}
+	}
+	for path, want := range map[string]string{table: "i,prompt,", page: "<h2>Timeline of the requests</h2>"} {
+		if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if code, _, errs := bench(t, s, "--output-csv", filepath.Join(dir, "no", "x.csv")); code != exitUsage || !strings.Contains(errs, "--output-csv") {
+		t.Errorf("code %d %s", code, errs)
+	}
+	if code, out, _ := bench(t, nil, "--num-prompts", "2", "--random-output-len", "2"); code != exitOK || !strings.Contains(out, "unavailable: GET /metrics: 404 Not Found") {
+		t.Errorf("code %d\n%s", code, out)
+	}
+	if code, out, _ := bench(t, nil, "--num-prompts", "2", "--random-output-len", "2", "--no-metrics"); code != exitOK || strings.Contains(out, "own counters") {
+		t.Errorf("code %d\n%s", code, out)
 	}
 }

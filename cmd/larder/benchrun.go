@@ -13,7 +13,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"larder/internal/loadgen"
@@ -39,51 +38,56 @@ func (c *benchCmd) awaitServer(ctx context.Context, control *loadgen.Control, ur
 // run does what the reference does, in its order: wait for the server, make the workload, warm up, flush, measure,
 // report. What was measured is reported even when the run was stopped or requests failed.
 func (c *benchCmd) run(ctx context.Context, s *streams) error {
+	_, err := c.once(ctx, s)
+	return err
+}
+
+// once is one run. The numbers come back as soon as there are some, with an error or without.
+func (c *benchCmd) once(ctx context.Context, s *streams) (*serving.Metrics, error) {
 	cfg, err := c.config()
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
 	control, err := loadgen.NewControl(cfg)
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
 	defer control.Close()
 	if err := c.checkOutput(); err != nil {
-		return err
+		return nil, err
 	}
 	if c.ReadyCheck > 0 {
 		if err := c.awaitServer(ctx, control, cfg.BaseURL, s); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if cfg.Model, err = c.modelName(ctx, control); err != nil {
-		return err
+		return nil, err
 	}
 	tok, err := c.loadTokenizer(ctx, control, s.err)
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
 	set, err := c.workload(&cfg, tok, s.err)
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	items := set.Items
-	if err := cfg.Validate(items); err != nil {
-		return usageError{err}
+	if err := cfg.Validate(set.Items); err != nil {
+		return nil, usageError{err}
 	}
 	if c.SelfCheck {
-		if err := c.selfCheck(ctx, len(items), s.err); err != nil {
-			return err
+		if err := c.selfCheck(ctx, len(set.Items), s.err); err != nil {
+			return nil, err
 		}
 	}
 	if err := c.prepare(ctx, cfg, control, set, s.err); err != nil {
-		return err
+		return nil, err
 	}
-	res, counted, err := c.watched(ctx, cfg, items, s.err)
+	res, counted, err := c.watched(ctx, cfg, set.Items, s.err)
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	return c.report(control, res, counted, tok, s)
+	return c.report(control, &benchResult{res, counted, cfg.Model}, tok, s)
 }
 
 func fromSeconds(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
@@ -260,58 +264,17 @@ func prime(ctx context.Context, cfg loadgen.Config, primers []workload.Item) err
 	return nil
 }
 
-// measure runs the workload with a progress display.
-func (c *benchCmd) measure(ctx context.Context, cfg loadgen.Config, items []workload.Item, log io.Writer) (*loadgen.Result, error) {
-	if !c.Quiet {
-		bar := newProgress(log, "bench")
-		defer bar.done()
-		t := &tally{bar: bar, all: len(items), start: time.Now()}
-		cfg.OnDone = func(_ int, o *loadgen.Outcome) { t.add(o) }
-	}
-	return loadgen.Run(ctx, cfg, items)
-}
-
-// tally counts finished requests for the progress display. Safe for concurrent use.
-type tally struct {
-	bar       *progress
-	all       int
-	start     time.Time
-	mu        sync.Mutex
-	done, bad int           // guarded by mu
-	ttft      time.Duration // sum, guarded by mu
-	timed     int           // guarded by mu
-}
-
-func (t *tally) add(o *loadgen.Outcome) {
-	t.mu.Lock()
-	t.done++
-	if !o.OK() {
-		t.bad++
-	} else if d, ok := o.TTFT(); ok {
-		t.ttft += d
-		t.timed++
-	}
-	took := time.Since(t.start)
-	text := fmt.Sprintf("%d of %d, %d failed, %.1f/s", t.done, t.all, t.bad, float64(t.done)/max(took.Seconds(), 1e-9))
-	if t.timed > 0 {
-		text += fmt.Sprintf(", mean TTFT %v", (t.ttft / time.Duration(t.timed)).Round(100*time.Microsecond))
-	}
-	text += fmt.Sprintf(", ETA %v", (took / time.Duration(t.done) * time.Duration(t.all-t.done)).Round(time.Second))
-	share := float64(t.done) / float64(t.all)
-	t.mu.Unlock()
-	t.bar.update(share, text)
-}
-
 // report prints the block and the section after it, and appends the JSON line.
-func (c *benchCmd) report(control *loadgen.Control, res *loadgen.Result, tok *benchTokenizer, s *streams) error {
+func (c *benchCmd) report(control *loadgen.Control, got *benchResult, tok *benchTokenizer, s *streams) (*serving.Metrics, error) {
+	res := got.res
 	// A stopped run still asks: the context that was stopped is not for the report.
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	slo, err := c.objectives()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	setup := serving.Setup{Backend: c.Backend, RequestRate: c.Rate, MaxConcurrency: c.Concurrency, SLO: slo}
+	setup := serving.Setup{Backend: c.Backend, RequestRate: c.Rate, MaxConcurrency: c.Concurrency, SLO: slo, Server: got.server}
 	switch {
 	case c.trace():
 		setup.RateLabel = "trace"
@@ -327,20 +290,23 @@ func (c *benchCmd) report(control *loadgen.Control, res *loadgen.Result, tok *be
 	}
 	m := serving.Compute(res, setup)
 	if err := serving.Block(s.out, m, serving.Style(c.Style)); err != nil {
-		return err
+		return m, err
 	}
 	if !c.NoExtra {
 		if err := serving.Extra(s.out, m); err != nil {
-			return err
+			return m, err
 		}
 	}
 	if err := c.appendLine(m, res.Outcomes, c.named(info)); err != nil {
-		return err
+		return m, err
+	}
+	if err := c.writeRequests(m, got, s); err != nil {
+		return m, err
 	}
 	if err := verdict(m, res); err != nil {
-		return err
+		return m, err
 	}
-	return c.coldness(m)
+	return m, c.coldness(m)
 }
 
 // coldShare is the hit rate above which a run that was to be cold is not.

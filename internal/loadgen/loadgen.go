@@ -37,6 +37,9 @@ type Config struct {
 	// Due gives each item's intended send time from the start; nil: the items' own Due (0 when unset).
 	Due []time.Duration
 
+	// OnSend, when set, is called once per request as its turn comes, from many goroutines.
+	OnSend func(i int)
+
 	// OnDone, when set, is called once per request as it ends, from many goroutines.
 	OnDone func(i int, o *Outcome)
 }

@@ -119,6 +119,9 @@ func (r *run) dispatch(ctx context.Context, all []Outcome, requests [][]byte, wa
 			f := &flight{r: r, o: o}
 			f.ctx, f.cancel = context.WithCancelCause(ctx)
 			defer watch.add(f)()
+			if r.cfg.OnSend != nil {
+				r.cfg.OnSend(i)
+			}
 			f.send(requests[i])
 			if r.cfg.OnDone != nil {
 				r.cfg.OnDone(i, o)

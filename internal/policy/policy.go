@@ -16,6 +16,7 @@ var Imports = map[string][]string{
 	"api":         {},
 	"stats":       {},
 	"record":      {},
+	"runlog":      {},
 	"cost":        {"arch", "kv"},
 
 	// Deciders: no device, file, socket, goroutine or clock.
@@ -42,10 +43,10 @@ var Imports = map[string][]string{
 	"loadgen":            {"api", "stats", "workload"},
 	"loadgen/mockserver": {},
 	"loadgen/scrape":     {},
-	"loadgen/serving":    {"loadgen", "loadgen/scrape", "stats", "workload"},
+	"loadgen/serving":    {"loadgen", "loadgen/scrape", "runlog", "stats", "workload"},
 	"kvbench":            {"device", "kv", "kv/xfer", "stats"},
 	"study":              {"arch", "cost", "device", "infer", "kv", "loadgen", "record", "stats", "workload"},
-	"report":             {"record", "stats"},
+	"report":             {"record", "runlog", "stats"},
 	"policy":             {},
 }
 

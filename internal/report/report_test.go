@@ -87,44 +87,49 @@ func TestSelfContained(t *testing.T) {
 // Charts are well-formed, stay on their canvas, and no number in them is NaN.
 func TestChartsStayInside(t *testing.T) {
 	studies := map[string]*record.Study{"sample": sample(t), "64 requests": wide(t)}
-	number := regexp.MustCompile(`^-?[0-9.]+$`)
 	for name, s := range studies {
 		_, page := render(t, s)
-		for i, chart := range regexp.MustCompile(`(?s)<svg .*?</svg>`).FindAllString(page, -1) {
-			height := 0.0
-			fmt.Sscanf(chart, `<svg viewBox="0 0 440 %f"`, &height)
-			dec := xml.NewDecoder(strings.NewReader(chart))
-			for {
-				tok, err := dec.Token()
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				if err != nil {
-					t.Fatalf("%s, chart %d: %v", name, i, err)
-				}
-				el, ok := tok.(xml.StartElement)
-				if !ok {
-					continue
-				}
-				for _, a := range el.Attr {
-					switch a.Name.Local {
-					case "x", "x1", "x2", "cx", "y", "y1", "y2", "cy":
-						var v float64
-						fmt.Sscan(a.Value, &v)
-						limit := chartWidth
-						if strings.Contains(a.Name.Local, "y") {
-							limit = height
-						}
-						if !number.MatchString(a.Value) || v < 0 || v > limit {
-							t.Errorf("%s, chart %d: %s %s=%q outside 0..%v", name, i, el.Name.Local, a.Name.Local, a.Value, limit)
-						}
+		chartsStayInside(t, name, page)
+	}
+}
+
+func chartsStayInside(t *testing.T, name, page string) {
+	t.Helper()
+	number := regexp.MustCompile(`^-?[0-9.]+$`)
+	for i, chart := range regexp.MustCompile(`(?s)<svg .*?</svg>`).FindAllString(page, -1) {
+		width, height := 0.0, 0.0
+		fmt.Sscanf(chart, `<svg viewBox="0 0 %f %f"`, &width, &height)
+		dec := xml.NewDecoder(strings.NewReader(chart))
+		for {
+			tok, err := dec.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s, chart %d: %v", name, i, err)
+			}
+			el, ok := tok.(xml.StartElement)
+			if !ok {
+				continue
+			}
+			for _, a := range el.Attr {
+				switch a.Name.Local {
+				case "x", "x1", "x2", "cx", "y", "y1", "y2", "cy":
+					var v float64
+					fmt.Sscan(a.Value, &v)
+					limit := width
+					if strings.Contains(a.Name.Local, "y") {
+						limit = height
+					}
+					if !number.MatchString(a.Value) || v < 0 || v > limit {
+						t.Errorf("%s, chart %d: %s %s=%q outside 0..%v", name, i, el.Name.Local, a.Name.Local, a.Value, limit)
 					}
 				}
 			}
 		}
-		if strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
-			t.Errorf("%s: a number is not finite", name)
-		}
+	}
+	if strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
+		t.Errorf("%s: a number is not finite", name)
 	}
 }
 

@@ -20,6 +20,14 @@ const (
 type svg struct {
 	b strings.Builder
 	h float64 // height so far
+	w float64 // 0: chartWidth
+}
+
+func (s *svg) width() float64 {
+	if s.w > 0 {
+		return s.w
+	}
+	return chartWidth
 }
 
 func num(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
@@ -58,7 +66,7 @@ func (s *svg) path(points [][2]float64, class string) {
 // done closes the drawing; title is read out to those who cannot see it.
 func (s *svg) done(title string) template.HTML {
 	t := template.HTMLEscapeString(title)
-	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %s %s" role="img" aria-label="%s" xmlns="http://www.w3.org/2000/svg">`+"\n%s</svg>", num(chartWidth), num(s.h), t, s.b.String()))
+	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %s %s" role="img" aria-label="%s" xmlns="http://www.w3.org/2000/svg">`+"\n%s</svg>", num(s.width()), num(s.h), t, s.b.String()))
 }
 
 // scale maps values to user units, linearly from zero or by logarithm.
@@ -140,7 +148,7 @@ func (s *svg) xAxis(c scale, ticks []float64, top, bottom float64, label string)
 		}
 		s.line(x, top, x, bottom, class)
 		if i%every == 0 {
-			s.text(min(max(x, letter), chartWidth-letter*float64(len(tick(t)))/2), bottom+lineHeight, "middle", "tick", tick(t))
+			s.text(min(max(x, letter), s.width()-letter*float64(len(tick(t)))/2), bottom+lineHeight, "middle", "tick", tick(t))
 		}
 	}
 	s.text((c.from+c.to)/2, bottom+2.2*lineHeight, "middle", "label", label)

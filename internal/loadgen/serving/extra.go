@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,7 +217,7 @@ func (m *Metrics) Warnings() []string {
 		add(v > suspectBunch, "client-limited, or the server sends in bursts: %.0f%% of the arrivals came in one read with another, so gaps are not the server's.", v*100)
 	}
 	add(m.Tokens.Unclosed > 0, "%d answers report cached tokens that do not add up.", m.Tokens.Unclosed)
-	add(m.Duration >= 1 && m.PeakOutput+1 < m.chunkRate(), "internal: the busiest second has %.0f tokens, fewer than the mean.", m.PeakOutput)
+	add(m.PeakOutput+1 < m.meanSecond(), "internal: the busiest second has %.0f tokens, fewer than the mean.", m.PeakOutput)
 	m.serverWarnings(add)
 	if n := m.Tokens.PromptN; n > 0 && n == m.Completed && m.Input > 0 {
 		d := float64(m.Tokens.Prompt-m.Input) / float64(m.Input)
@@ -225,5 +226,8 @@ func (m *Metrics) Warnings() []string {
 	return out
 }
 
-// chunkRate is the mean rate of what PeakOutput counts: first tokens and the tokens of the gaps.
-func (m *Metrics) chunkRate() float64 { return float64(m.TTFT.N+m.ITL.N) / m.Duration }
+// meanSecond is the mean over the seconds that PeakOutput is the most of, of what it counts: first tokens and the tokens
+// of the gaps. The last seconds are not whole ones, so it lies below the rate over the duration.
+func (m *Metrics) meanSecond() float64 {
+	return float64(m.TTFT.N+m.ITL.N) / (math.Ceil(m.Duration) + 1)
+}
