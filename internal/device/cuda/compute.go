@@ -358,8 +358,8 @@ type bestArgs struct {
 }
 
 type argmaxArgs struct {
-	tokens, parts uintptr
-	count         int32
+	tokens, answers, parts uintptr
+	count                  int32
 }
 
 // bestParts is how many parts a row of logits is searched in.
@@ -384,8 +384,7 @@ func (c *compute) Head(w *device.HeadWeights) {
 				w: w.Norm.(*vector).b.ptr, rows: c.plan.drawRows(), n: int32(c.cfg.HiddenSize), eps: c.cfg.RMSNormEps}),
 			c.multiply("store", product{a: c.last.b.ptr, lda: c.inPitch(), w: m, c: c.logits.b.ptr, ldc: c.vocabPitch(), m: c.draws}),
 			launch(d, s, "best_part", bestParts, c.draws, 256, &bestArgs{c.parts.b.ptr, c.logits.b.ptr, c.vocabPitch(), int32(c.cfg.VocabSize)}),
-			launch(d, s, "argmax", c.draws, 1, 32, &argmaxArgs{c.chosen.b.ptr, c.parts.b.ptr, bestParts}),
-			d.drv.call("cuMemcpyAsync", d.drv.copyAsync, c.answer.b.ptr, c.chosen.b.ptr, uintptr(n*4), s))
+			launch(d, s, "argmax", c.draws, 1, 32, &argmaxArgs{c.chosen.b.ptr, c.answer.b.ptr, c.parts.b.ptr, bestParts}))
 	})
 }
 

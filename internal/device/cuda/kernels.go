@@ -129,7 +129,7 @@ func kernelArgs(target string) map[string]map[string]any {
 		"gemm90.cu":    many,
 		"rows.cu": {
 			"dummy": dummyArgs{}, "place_rows": placeRowsArgs{}, "widen": widenArgs{}, "embed": embedArgs{}, "rms_norm": normArgs{},
-			"place_heads": placeArgs{}, "combine": combineArgs{}, "add_rows": addRowsArgs{}, "best_part": bestArgs{}, "argmax": argmaxArgs{}, "gather": gatherArgs{}, "read_all": readArgs{},
+			"place_heads": placeArgs{}, "combine": combineArgs{}, "add_rows": addRowsArgs{}, "best_part": bestArgs{}, "argmax": argmaxArgs{}, "gather": gatherArgs{}, "pull": pullArgs{}, "read_all": readArgs{},
 		},
 		"route.cu": {
 			"choose": chooseArgs{}, "one_expert": oneExpertArgs{}, "count_pairs": countArgs{},

@@ -6,7 +6,7 @@ import (
 	"larder/internal/device"
 )
 
-// plan is what the kernels need to know of a batch: written to pinned memory and copied in one piece.
+// plan is what the kernels need to know of a batch: written to pinned memory, from where a kernel takes it in one piece.
 type plan struct {
 	near, far         scratch
 	at                []part
@@ -65,7 +65,7 @@ func (p *plan) measure(c *compute) {
 	}
 }
 
-// make writes the plan and queues its copy.
+// make writes the plan and queues the kernel that takes it.
 func (p *plan) make(c *compute) error {
 	p.measure(c)
 	if p.size == 0 {
@@ -80,10 +80,16 @@ func (p *plan) make(c *compute) error {
 	copy(view[int32](p, p.idsAt, c.count), c.batch.IDs)
 	p.writeRows(c)
 	p.writeTiles(c)
-	d := c.dev
-	return d.on(func() error {
-		return d.drv.call("cuMemcpyAsync", d.drv.copyAsync, p.far.b.ptr, p.near.b.ptr, uintptr(p.size), c.stream.handle)
+	const threads = 256
+	pieces := int(p.size / 16)
+	return c.dev.on(func() error {
+		return launch(c.dev, c.stream.handle, "pull", min((pieces+threads-1)/threads, c.dev.units), 1, threads, &pullArgs{p.far.b.ptr, p.near.b.ptr, int32(pieces)})
 	})
+}
+
+type pullArgs struct {
+	to, from uintptr
+	n        int32
 }
 
 func view[T any](p *plan, off int64, n int) []T {

@@ -230,11 +230,17 @@ extern "C" __global__ void best_part(u64 *parts, const float *logits, i64 ld, in
 }
 
 // argmax gives the lowest id with the largest logit of each row, from up to 32 parts; -1 where all are NaN. A warp a row.
-extern "C" __global__ void argmax(int *tokens, const u64 *parts, int count) {
+// answers is the host's memory: a copy there would wait its turn behind blocks that are stored.
+extern "C" __global__ void argmax(int *tokens, int *answers, const u64 *parts, int count) {
     u64 best = threadIdx.x < count ? parts[blockIdx.x * count + threadIdx.x] : 0;
 #pragma unroll
     for (int d = 16; d > 0; d >>= 1) best = max(best, __shfl_xor_sync(~0u, best, d));
-    if (threadIdx.x == 0) tokens[blockIdx.x] = best ? (int)(0xffffffffu - (u32)best) : -1;
+    if (threadIdx.x == 0) tokens[blockIdx.x] = answers[blockIdx.x] = best ? (int)(0xffffffffu - (u32)best) : -1;
+}
+
+// pull copies so many times 16 bytes from the host's memory: a copy would wait its turn behind blocks that are loaded.
+extern "C" __global__ void pull(uint4 *to, const uint4 *from, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) to[i] = from[i];
 }
 
 // read_all sums memory, to measure how fast it can be read.
