@@ -61,7 +61,7 @@ type Mapped interface {
 	Bytes() []byte
 }
 
-// Memory gives out memory and streams. Safe for use by one goroutine at a time.
+// Memory gives out memory and streams. Safe for use by one goroutine at a time; NewStream is safe beside the others.
 type Memory interface {
 	// Alloc gives device memory, aligned to 64 bytes at least and zeroed only where the system does so anyway.
 	Alloc(bytes int64) (Buffer, error)

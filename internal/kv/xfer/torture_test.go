@@ -33,7 +33,7 @@ const (
 	hostBlocks    = 70
 )
 
-// breaking gives streams of which a share of the batches fails in the middle.
+// breaking gives streams of which a share of the batches fails in the middle. The mover asks for one at a time.
 type breaking struct {
 	device.Memory
 	rng    *rand.Rand
@@ -133,7 +133,7 @@ func newTorture(t *testing.T, dev device.Device, seed uint64, share float64, lat
 	x.stream, err = dev.NewStream("compute")
 	must(err)
 	x.mover, err = xfer.New(xfer.Config{
-		Layout: x.layout, Memory: &breaking{Memory: dev, rng: x.rng, share: share}, DevicePool: x.pool, HostPool: host, Method: method,
+		Layout: x.layout, Memory: &breaking{Memory: dev, rng: rand.New(rand.NewPCG(seed, 2)), share: share}, DevicePool: x.pool, HostPool: host, Method: method,
 		BatchBytes: 3 * size, WindowBytes: 6 * size, StoreShare: 0.5, LateAfter: late, LateTimes: 1,
 	})
 	must(err)
