@@ -56,7 +56,7 @@ func (r *Result) notes() (out []string) {
 	for _, p := range r.Phases {
 		for _, m := range p.Metrics {
 			if m.Share > 1.005 {
-				out = append(out, fmt.Sprintf("note: %v is %.0f %% of the ceiling: the ceiling copies one large buffer, and these %.0f MiB stay in the processor's cache or find more than one core; on a link this cannot be",
+				out = append(out, fmt.Sprintf("note: %v is %.0f %% of the ceiling: on a CPU, parts of these %.0f MiB stay in its cache, or copies found more cores than the ceiling's; on a link, the ceiling came out low in its few turns",
 					p.Direction, 100*m.Share, float64(c.poolTouched(p.Direction))/(1<<20)))
 			}
 		}
