@@ -154,13 +154,14 @@ func (r *rig) rateCheck(d Direction, batches []batch) Check {
 
 // loadedRight reads the device's load blocks back: each slot must hold the last request that used it, whole.
 func (r *rig) loadedRight(d Direction) (Check, error) {
-	c := comparison{Check: Check{Name: fmt.Sprintf("%v: what was loaded is what the host held", d), OK: true}, want: make([]byte, r.size())}
+	whole := Check{Name: fmt.Sprintf("%v: what was loaded is what the host held", d), OK: true}
 	n, size := r.cfg.units(), r.size()
 	staging, err := r.mem.AllocHost(int64(n) * size)
 	if err != nil {
-		return c.Check, err
+		return whole, err
 	}
 	defer staging.Free()
+	blocks := 0
 	got := staging.(device.Mapped).Bytes()
 	for slot, index := range r.lastUser {
 		if err := r.throughStream(func(s device.Stream) {
@@ -168,21 +169,46 @@ func (r *rig) loadedRight(d Direction) (Check, error) {
 				r.copyBlock(s, staging, kv.BlockID(i), r.dev, r.devBlock(slot, Load, i))
 			}
 		}); err != nil {
-			return c.Check, err
+			return whole, err
 		}
-		for i := range n {
-			load, _ := r.regions(index, slot)
-			c.compare(got[int64(i)*size:int64(i+1)*size], content{d, Load, load, i}, index)
+		load, _ := r.regions(index, slot)
+		parts := make([]comparison, min(runtime.GOMAXPROCS(0), n))
+		var wait sync.WaitGroup
+		for w := range parts {
+			wait.Go(func() {
+				c := &parts[w]
+				c.OK, c.want = true, make([]byte, size)
+				for i := w; i < n; i += len(parts) {
+					c.compare(got[int64(i)*size:int64(i+1)*size], content{d, Load, load, i}, index)
+				}
+			})
+		}
+		wait.Wait()
+		blocks += whole.add(parts)
+	}
+	if whole.OK {
+		whole.Detail = fmt.Sprintf("%d blocks compared", blocks)
+	}
+	return whole, nil
+}
+
+// add takes over the first fault of the parts, and says how many blocks they compared.
+func (k *Check) add(parts []comparison) (blocks int) {
+	for i := range parts {
+		p := &parts[i]
+		blocks += p.blocks
+		if k.OK && !p.OK {
+			k.OK, k.Detail = false, p.Detail
 		}
 	}
-	return c.done(), nil
+	return blocks
 }
 
 // storedRight compares what is stored on the host with the content of the slot that it came from.
 func (r *rig) storedRight(d Direction) Check {
 	parts := make([]comparison, r.cfg.storeRegions())
 	for i := range parts {
-		parts[i] = comparison{Check: Check{Name: fmt.Sprintf("%v: what was stored is what the device held", d), OK: true}}
+		parts[i].OK = true
 	}
 	r.eachHost(Store, func(b []byte, region, i int) {
 		c := &parts[region]
@@ -191,19 +217,18 @@ func (r *rig) storedRight(d Direction) Check {
 		}
 		c.compare(b, content{d, Store, r.slotOf[region], i}, region)
 	})
-	whole := parts[0]
-	for _, p := range parts[1:] {
-		whole.blocks += p.blocks
-		if whole.OK && !p.OK {
-			whole.OK, whole.Detail = false, p.Detail
-		}
+	whole := Check{Name: fmt.Sprintf("%v: what was stored is what the device held", d), OK: true}
+	blocks := whole.add(parts)
+	if whole.OK {
+		whole.Detail = fmt.Sprintf("%d blocks compared", blocks)
 	}
-	return whole.done()
+	return whole
 }
 
-// comparison is a check of contents.
+// comparison is one goroutine's part of a check of contents.
 type comparison struct {
-	Check
+	OK     bool
+	Detail string
 	want   []byte
 	blocks int
 }
@@ -216,11 +241,4 @@ func (c *comparison) compare(got []byte, want content, request int) {
 		c.OK = false
 		c.Detail = fmt.Sprintf("request %d, block %d differs", request, want.ordinal)
 	}
-}
-
-func (c *comparison) done() Check {
-	if c.OK {
-		c.Detail = fmt.Sprintf("%d blocks compared", c.blocks)
-	}
-	return c.Check
 }
