@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"larder/internal/arch"
 	"larder/internal/device"
@@ -195,6 +196,29 @@ func BenchmarkPass(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(c.seqs*(c.context+c.tokens))*float64(b.N)/b.Elapsed().Seconds(), "input-tok/s")
+		})
+	}
+}
+
+// BenchmarkRested is a pass after the GPU has rested: its clocks are low then, as in a server that was idle.
+func BenchmarkRested(b *testing.B) {
+	n := newBench(b, 16384, 16, 16*170)
+	for _, rest := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
+		b.Run(rest.String(), func(b *testing.B) {
+			batch := n.batch(16, 9216, 1024)
+			var busy time.Duration
+			for b.Loop() {
+				time.Sleep(rest)
+				began := time.Now()
+				n.start(b, batch)
+				n.c.MLP(&n.mlp)
+				n.c.Head(&n.head)
+				if _, err := n.c.End(); err != nil {
+					b.Fatal(err)
+				}
+				busy += time.Since(began)
+			}
+			b.ReportMetric(float64(busy.Microseconds())/float64(b.N), "busy-us/op")
 		})
 	}
 }
