@@ -69,7 +69,7 @@ func (l *Lease) use() (toStore []*prefix.Entry) {
 
 // wantsStore says whether the write policy wants e in the host, after its first use or one after that.
 func (c *Cache) wantsStore(e *prefix.Entry, again bool) bool {
-	if !c.hasHost() || e.At[kv.Host].State != prefix.Absent {
+	if !c.hasHost() || e.Stay || e.At[kv.Host].State != prefix.Absent {
 		return false
 	}
 	return c.cfg.Write == WriteThrough || c.cfg.Write == WriteThroughSelective && again

@@ -22,7 +22,8 @@ const (
 	OnlyHost
 )
 
-// Place brings every whole block of tokens into a placement. What continues them leaves the tiers that they leave. It
+// Place brings every whole block of tokens into a placement. What continues them leaves the tiers that they leave. What is
+// placed in the device alone stays so: the write policy passes it by until it is placed elsewhere or leaves. It
 // returns nil when all is so, ErrMoving while moves are under way, ErrNotCached when a block is in no tier, ErrInUse
 // when a lease holds one, ErrNoRoom when the tier cannot hold them.
 func (c *Cache) Place(salt string, tokens []int32, to Placement) error {
@@ -47,7 +48,13 @@ func (c *Cache) Place(salt string, tokens []int32, to Placement) error {
 	if err := c.bring(found, keep); err != nil {
 		return err
 	}
-	return c.vacate(found, leave)
+	if err := c.vacate(found, leave); err != nil {
+		return err
+	}
+	for _, e := range found {
+		e.Stay = to == OnlyDevice
+	}
+	return nil
 }
 
 func moving(e *prefix.Entry) bool {

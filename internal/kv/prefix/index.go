@@ -35,6 +35,7 @@ type Entry struct {
 	Tokens []int32
 	Parent *Entry // nil for a prompt's first block
 	At     [kv.NumTiers]Place
+	Stay   bool // it was asked that the device alone has it: no policy stores it
 
 	kids    []*Entry
 	nth     int // of the parent's kids
