@@ -54,8 +54,10 @@ func (s *fakeStream) Copy(dst device.Buffer, dstOff int64, src device.Buffer, sr
 	s.queue <- func() { copy(dst.(fakeBuffer)[dstOff:][:n], src.(fakeBuffer)[srcOff:][:n]) }
 }
 
-func (s *fakeStream) Copy2D(device.Buffer, int64, int64, device.Buffer, int64, int64, int64, int) {
-	panic("not used by the mover of blocks")
+func (s *fakeStream) Copy2D(dst device.Buffer, dstOff, dstPitch int64, src device.Buffer, srcOff, srcPitch, width int64, rows int) {
+	for r := range int64(rows) {
+		s.Copy(dst, dstOff+r*dstPitch, src, srcOff+r*srcPitch, width)
+	}
 }
 
 func (s *fakeStream) CopyMany(dst, src device.Buffer, pieces []device.Span, _ device.CopyMethod) {
