@@ -219,12 +219,19 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 
 // What the mover keeps to. While loads wait, stores get a quarter of their bytes at most: a load is delayed by no more
 // than a fifth where both share one path, and by less where the link is duplex. A load that has not begun when four
-// times the time of all before it has passed is computed instead; the quarter of a second is for a busy machine.
+// times the time of all before it has passed is computed instead, and not before a quarter of a second on a GPU, which
+// computes a long prompt in less, or five on a CPU, whose cores do the copies beside all else.
 const (
 	storeShare = 0.25
-	lateAfter  = 250 * time.Millisecond
 	lateTimes  = 4
 )
+
+func lateAfter(kind string) time.Duration {
+	if kind == "cuda" {
+		return 250 * time.Millisecond
+	}
+	return 5 * time.Second
+}
 
 // pools allocates the tiers and the mover between them.
 func (s *stack) pools(trace func(xfer.CopyRecord), log io.Writer) (device.Buffer, *xfer.Mover, error) {
@@ -249,7 +256,7 @@ func (s *stack) pools(trace func(xfer.CopyRecord), log io.Writer) (device.Buffer
 	}
 	mover, err := xfer.New(xfer.Config{
 		Layout: s.layout, Memory: s.device, DevicePool: pool, HostPool: host, Trace: trace, Table: table,
-		StoreShare: storeShare, LateAfter: lateAfter, LateTimes: lateTimes,
+		StoreShare: storeShare, LateAfter: lateAfter(s.device.Info().Kind), LateTimes: lateTimes,
 	})
 	if err != nil {
 		return nil, nil, err
