@@ -227,7 +227,7 @@ func (r *rig) move(from kv.Tier, src kv.BlockID, to kv.Tier, dst kv.BlockID) kv.
 
 // regions are the host blocks that a request loads from and stores to.
 func (r *rig) regions(index, slot int) (load, store int) {
-	if r.cfg.storeRegions() < r.cfg.Requests {
+	if r.cfg.regions() < r.cfg.Requests {
 		return index % r.cfg.regions(), slot
 	}
 	return index, index

@@ -41,6 +41,7 @@ func TestRun(t *testing.T) {
 		"layer by layer":       func(c *Config) { c.Layered = true },
 		"layers scattered":     func(c *Config) { c.Layered, c.Scatter = true, true },
 		"two host regions":     func(c *Config) { c.Regions = 2 },
+		"two for all at once":  func(c *Config) { c.Regions, c.InFlight = 2, 7 },
 		"one host region":      func(c *Config) { c.Regions, c.Scatter = 1, true },
 		"more regions than it": func(c *Config) { c.Regions = 100 },
 		"2d":                   func(c *Config) { c.Method = xfer.Rows },
