@@ -9,6 +9,7 @@ package xfer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -184,7 +185,7 @@ func (m *Mover) Landing(id kv.MoveID) (e device.Event, ok bool) {
 	defer m.mu.Unlock()
 	for _, list := range [][]*batch{m.ways[kv.Device].flying, m.ways[kv.Device].ended} {
 		for _, b := range list {
-			if b.ids[id] && b.end != nil {
+			if b.end != nil && slices.ContainsFunc(b.moves, func(m kv.Move) bool { return m.ID == id }) {
 				return b.end, true
 			}
 		}

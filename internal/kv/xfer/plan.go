@@ -23,7 +23,6 @@ type batch struct {
 	tag      uint64
 	from, to kv.Tier
 	moves    []kv.Move
-	ids      map[kv.MoveID]bool // of loads
 	pieces   []device.Span
 	bytes    int64
 	method   Method
@@ -79,12 +78,6 @@ func (m *Mover) batches(o order) []*batch {
 	}
 	for _, b := range out {
 		b.method = m.cfg.method(b)
-		if b.to == kv.Device {
-			b.ids = make(map[kv.MoveID]bool, len(b.moves))
-			for i := range b.moves {
-				b.ids[b.moves[i].ID] = true
-			}
-		}
 	}
 	b.last = true
 	return out
