@@ -46,6 +46,8 @@ type studyCmd struct {
 	DType     string `name:"dtype" enum:"auto,bfloat16,float32" default:"auto" help:"Activations and KV."`
 	Threads   int    `help:"Worker threads on the CPU (0: all cores)."`
 	Kernels   string `enum:"auto,avx512-bf16,avx512-f32,avx2,go" default:"auto" help:"CPU kernel family."`
+
+	Remote serverFlags `embed:""`
 }
 
 // plan is the preset with the flags laid over it.
@@ -122,6 +124,9 @@ func (c *studyCmd) engineFlags(cfg *study.Config) engineFlags {
 
 // Run measures, writes the record and the page, and prints the table.
 func (c *studyCmd) Run(ctx context.Context, s *streams) error {
+	if c.Remote.Server != "" {
+		return c.runServer(ctx, s)
+	}
 	cfg, err := c.plan()
 	if err != nil {
 		return err

@@ -63,9 +63,23 @@ func (c *Control) call(ctx context.Context, method, path string, limit time.Dura
 		return nil, fmt.Errorf("%s %s: %w", method, c.base+path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, c.base+path, resp.Status, excerpt(b))
+		return nil, fmt.Errorf("%s %s: %w", method, c.base+path, &statusError{resp.StatusCode, resp.Status + ": " + excerpt(b)})
 	}
 	return b, nil
+}
+
+// statusError is an answer that is not 200.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+// forbidden says whether a server wants another key: no waiting helps.
+func forbidden(err error) bool {
+	var s *statusError
+	return errors.As(err, &s) && (s.code == http.StatusUnauthorized || s.code == http.StatusForbidden)
 }
 
 // Ready asks for the list of models once a second until the server answers it; the error is that of the last try.
@@ -74,7 +88,7 @@ func (c *Control) Ready(ctx context.Context, limit time.Duration) error {
 	for {
 		_, err := c.call(ctx, http.MethodGet, "/v1/models", 5*time.Second)
 		left := time.Until(end)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || forbidden(err) {
 			return err
 		}
 		if left <= 0 {
@@ -137,6 +151,44 @@ func (c *Control) Info(ctx context.Context) (json.RawMessage, error) {
 	return bytes.TrimSpace(b), nil
 }
 
+// Version is the server's version, by vLLM's route or SGLang's; "" when it does not say.
+func (c *Control) Version(ctx context.Context) string {
+	var v struct {
+		Version string `json:"version"`
+	}
+	b, err := c.call(ctx, http.MethodGet, "/version", 5*time.Second)
+	if err != nil || json.Unmarshal(b, &v) != nil || v.Version == "" {
+		if b, err = c.Info(ctx); err != nil || json.Unmarshal(b, &v) != nil {
+			return ""
+		}
+	}
+	return v.Version
+}
+
+// Capacity is how many tokens the device's KV memory holds by SGLang's server information; 0 when it does not say.
+func (c *Control) Capacity(ctx context.Context) int {
+	var v struct {
+		Tokens int `json:"max_total_num_tokens"`
+	}
+	b, err := c.Info(ctx)
+	if err != nil || json.Unmarshal(b, &v) != nil {
+		return 0
+	}
+	return max(v.Tokens, 0)
+}
+
+// VocabSize is the size of the model's vocabulary, where the server says so; 0 elsewhere.
+func (c *Control) VocabSize(ctx context.Context) int {
+	var v struct {
+		Size int `json:"vocab_size"`
+	}
+	b, err := c.call(ctx, http.MethodGet, "/model_info", 5*time.Second)
+	if err != nil || json.Unmarshal(b, &v) != nil {
+		return 0
+	}
+	return max(v.Size, 0)
+}
+
 // AcceptLength is the mean accepted length of speculative decoding in a server's Info.
 func AcceptLength(info json.RawMessage) stats.Value {
 	type state struct {
@@ -168,7 +220,7 @@ func (c *Control) Flush(ctx context.Context, wait time.Duration) error {
 	path := "/flush_cache"
 	switch {
 	case strings.HasPrefix(c.backend, "vllm"):
-		path = "/reset_prefix_cache"
+		path = "/reset_prefix_cache?reset_external=true" // without it the tiers below the GPU go on serving; older releases ignore it
 	case strings.HasPrefix(c.backend, "sglang"):
 		path += "?timeout=" + strconv.FormatFloat(wait.Seconds(), 'f', -1, 64)
 	}

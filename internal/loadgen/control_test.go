@@ -58,7 +58,7 @@ func TestFlushRoutes(t *testing.T) {
 	if err := newControl(t, base, "sglang").Flush(t.Context(), 1500*time.Millisecond); err == nil || !strings.Contains(err.Error(), "idle state") {
 		t.Errorf("a refused flush gave %v", err)
 	}
-	want := "POST /flush_cache?timeout=60,POST /reset_prefix_cache,POST /flush_cache,POST /flush_cache?timeout=1.5"
+	want := "POST /flush_cache?timeout=60,POST /reset_prefix_cache?reset_external=true,POST /flush_cache,POST /flush_cache?timeout=1.5"
 	if strings.Join(got, ",") != want {
 		t.Errorf("routes %q, want %q", got, want)
 	}

@@ -46,6 +46,7 @@ var Imports = map[string][]string{
 	"loadgen/serving":    {"loadgen", "loadgen/scrape", "runlog", "stats", "workload"},
 	"kvbench":            {"device", "kv", "kv/xfer", "stats"},
 	"study":              {"arch", "cost", "device", "infer", "kv", "loadgen", "record", "stats", "workload"},
+	"study/remote":       {"loadgen", "loadgen/scrape", "record", "stats", "study", "workload"},
 	"report":             {"record", "runlog", "stats"},
 	"policy":             {},
 }

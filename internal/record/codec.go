@@ -9,6 +9,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // Errors of Decode, wrapped with detail.
@@ -39,7 +40,7 @@ func (s *Study) fillEmpty() {
 	for _, part := range []any{s, &s.Workload, &s.BreakEven, &s.BreakEven.Fit, &s.Published} {
 		v := reflect.ValueOf(part).Elem()
 		for i := range v.NumField() {
-			if f := v.Field(i); f.Kind() == reflect.Slice && f.IsNil() {
+			if f := v.Field(i); f.Kind() == reflect.Slice && f.IsNil() && !strings.Contains(v.Type().Field(i).Tag.Get("json"), ",omitempty") {
 				f.Set(reflect.MakeSlice(f.Type(), 0, 0))
 			}
 		}

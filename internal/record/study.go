@@ -41,6 +41,7 @@ type Study struct {
 	Published   Published    `json:"published"`
 	Checks      []Check      `json:"checks"`
 	Notes       []string     `json:"notes"`
+	LeftOut     []LeftOut    `json:"left_out,omitempty"` // arms that could not be proven, on a server that is not ours
 }
 
 // Host is the machine.
@@ -249,6 +250,18 @@ type Check struct {
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
 }
+
+// LeftOut is an arm, or an arm at a batch size, that is in no number of the study because it could not be brought about
+// or proven.
+type LeftOut struct {
+	Arm    string `json:"arm"`
+	Batch  int    `json:"batch"`  // 0: at every size
+	Bursts int    `json:"bursts"` // measured and thrown away; 0: it was not tried
+	Reason string `json:"reason"`
+}
+
+// RemoteDevice is Host.Device of a study against a server whose machine is not known.
+const RemoteDevice = "remote"
 
 // Published are the rows of the document that the project reproduces.
 type Published struct {

@@ -81,26 +81,28 @@ func breakEvenCurve(b *record.BreakEven, input int) template.HTML {
 	y, yt := logarithmic(lo, hi, 26+plotHeight, 26)
 	s.path([][2]float64{{66, 10}, {90, 10}}, "curve stroke-recompute")
 	s.text(96, 14, "start", "tick", "Recompute it")
-	s.path([][2]float64{{196, 10}, {220, 10}}, "curve stroke-host")
-	s.text(226, 14, "start", "tick", "Load it")
-	s.circle(302, 10, 4, "point", "measured")
-	s.text(311, 14, "start", "tick", "measured")
+	s.path([][2]float64{{182, 10}, {206, 10}}, "curve stroke-host")
+	s.text(211, 14, "start", "tick", "Load it")
+	s.circle(264, 10, 4, "point", "measured")
+	s.text(272, 14, "start", "tick", "measured")
 	s.yAxis(y, yt, x.from, x.to)
 	s.xAxis(x, xt, y.to, y.from, "prefix length, tokens")
 	s.text(51, 14, "end", "tick", "ms")
 	if n, ok := b.PrefixTokens.Get(); ok && n <= x.hi {
 		s.line(x.at(n), y.to, x.at(n), y.from, "mark")
+		s.line(342, 10, 361, 10, "mark")
+		s.text(366, 14, "start", "tick", "break-even")
 	}
 	s.path(pointsOf(b.Curve, x, y, recomputeMS), "curve stroke-recompute")
 	s.path(pointsOf(b.Curve, x, y, loadMS), "curve stroke-host")
 	for _, p := range b.Measured {
 		for _, get := range []func(record.Point) record.Number{recomputeMS, loadMS} {
 			if v, ok := get(p).Get(); ok && v > 0 {
-				s.circle(x.at(float64(p.PrefixTokens)), y.at(v), 4, "point", fmt.Sprintf("%d tokens: %s", p.PrefixTokens, millis(v)))
+				s.circle(x.at(float64(p.PrefixTokens)), y.at(v), 4, "point", fmt.Sprintf("%s tokens: %s", whole(float64(p.PrefixTokens)), millis(v)))
 			}
 		}
 	}
-	return s.done(fmt.Sprintf("Time to have a prefix's KV, by its length, up to %d tokens; logarithmic", input))
+	return s.done(fmt.Sprintf("Time to have a prefix's KV, by its length, up to %s tokens; logarithmic", whole(float64(input))))
 }
 
 func recomputeMS(p record.Point) record.Number { return p.RecomputeMS }

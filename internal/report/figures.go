@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 
 	"larder/internal/record"
 )
@@ -19,6 +20,7 @@ func throughputFigure(cs []cell) figure {
 		c := &cs[i]
 		f.Rows = append(f.Rows, []string{fmt.Sprint(c.Batch), c.Name, show(c.InputPerS, whole), show(c.OutputPerS, short), show(c.Duration, short), show(c.Limit, short)})
 	}
+	f.dropEmpty()
 	return f
 }
 
@@ -49,7 +51,7 @@ func distributionFigure(cs []cell) figure {
 	}
 	f := figure{
 		Title: fmt.Sprintf("Distribution of the time to first token, batch %d", cs[0].Batch), Text: "Share of requests, in percent, that had their first token by then. All repeats together.",
-		Chart: distribution(cs), Head: []string{"Arm", "n", "Min ms", "p50 ms", "p90 ms", "Max ms"},
+		Chart: distribution(cs), Tall: true, Head: []string{"Arm", "n", "Min ms", "p50 ms", "p90 ms", "Max ms"},
 	}
 	for i := range cs {
 		if c := &cs[i]; c.Batch == cs[0].Batch {
@@ -69,11 +71,18 @@ func timelineFigure(s *record.Study) figure {
 	}
 	f := figure{
 		Title: fmt.Sprintf("Timeline of one burst of %d", rows[0].Batch), Text: "Each bar is a request, from its send to its last line. Each arm has its own time scale.",
-		Chart: timeline(s), Head: []string{"Arm", "#", "Admitted", "Loaded", "Computes", "First"},
+		Chart: timeline(s), Tall: true, Head: []string{"Arm", "#", "Admitted", "Loaded", "Computes", "First"},
+	}
+	if foreign(s) {
+		f.Head = []string{"Arm", "#", "Sent", "First", "Done"}
 	}
 	for _, r := range rows {
 		for i := range r.Detail[:min(len(r.Detail), timelineShown)] {
 			q := &r.Detail[i]
+			if foreign(s) {
+				f.Rows = append(f.Rows, []string{armName(r.Arm), fmt.Sprint(q.Index), show(q.SentMS, short), show(q.FirstMS, short), show(q.DoneMS, short)})
+				continue
+			}
 			f.Rows = append(f.Rows, []string{armName(r.Arm), fmt.Sprint(q.Index), show(q.Admitted, short), show(q.Loaded, short), show(q.Started, short), show(q.FirstMS, short)})
 		}
 	}
@@ -85,12 +94,12 @@ func timelineFigure(s *record.Study) figure {
 }
 
 func splitFigure(cs []cell) figure {
-	if len(cs) == 0 {
+	if !slices.ContainsFunc(cs, func(c cell) bool { return c.Split.Queue.OK() }) {
 		return figure{}
 	}
 	f := figure{
 		Title: "Where the time went", Text: "Mean time to first token in parts. Queue: waiting for admission or for a step. Load: waiting for KV from host memory. Compute: from the first step with one of the request's rows on, others' rows included.",
-		Chart: splitBars(cs), Head: []string{"Batch", "Arm", "Queue ms", "Load ms", "Compute ms", "Client, HTTP ms"},
+		Chart: splitBars(cs), Tall: true, Head: []string{"Batch", "Arm", "Queue ms", "Load ms", "Compute ms", "Client, HTTP ms"},
 	}
 	for i := range cs {
 		c := &cs[i]
@@ -113,7 +122,7 @@ func breakEvenFigure(s *record.Study) figure {
 	b := &s.BreakEven
 	f := figure{
 		Title: "Break-even", Text: "What having the KV of a prefix costs one request: computing it again, or loading it from host memory. The time axis is logarithmic.",
-		Chart: breakEvenCurve(b, s.Workload.InputLen), Head: []string{"Prefix tokens", "Recompute ms", "Load ms"},
+		Chart: breakEvenCurve(b, s.Workload.InputLen), Tall: true, Head: []string{"Prefix tokens", "Recompute ms", "Load ms"},
 	}
 	every := max(1, (len(b.Curve)+curveShown-1)/curveShown)
 	for i, p := range b.Curve {
@@ -124,13 +133,21 @@ func breakEvenFigure(s *record.Study) figure {
 	f.Notes = []string{
 		fmt.Sprintf("R, recomputed prefix tokens a second: %s. B, load bandwidth: %s. t0, fixed cost of a load: %s. B* = b·R, the bandwidth needed: %s.",
 			show(b.RecomputePerS, whole), show(b.LoadBytesPerS, giBs), show(b.LoadFixedMS, millis), show(b.NeedBytesPerS, giBs)),
-		"Break-even prefix: " + orWhy(b.PrefixTokens, func(v float64) string { return whole(v) + " tokens" }) +
+		"Break-even prefix: " + orWhy(b.PrefixTokens, func(v float64) string { return whole(v) + plural(" token", v) }) +
 			"; hit rate: " + orWhy(b.HitRate, percent) + "; smallest batch from which on loading won at every size measured: " + orWhy(b.Batch, whole) + ".",
 	}
 	if b.LoadSource != "" {
 		f.Notes = append(f.Notes, b.LoadSource+".")
 	}
 	return f
+}
+
+// plural is a noun as the number before it wants it.
+func plural(noun string, n float64) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
 }
 
 // orWhy formats a number, or says why there is none.

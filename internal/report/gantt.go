@@ -16,6 +16,9 @@ func timeline(s *record.Study) template.HTML {
 	}
 	v := new(svg)
 	classes, names := []string{"queue", "load", "compute"}, []string{"Waiting", "Loading", "Computing"}
+	if foreign(s) {
+		classes, names = []string{"compute"}, []string{"To the first token"}
+	}
 	if rows[0].OutputTokens > rows[0].Requests {
 		classes, names = append(classes, "decode"), append(names, "More tokens")
 	}

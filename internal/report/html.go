@@ -22,6 +22,7 @@ type page struct {
 	Title, Machine, Workload, Tiers string
 	Style                           template.CSS
 	OK                              bool
+	Limits                          bool // the ceilings of the machine are known
 	Headline                        []string
 	Verdict, FitError               string
 	Groups                          []group
@@ -50,6 +51,7 @@ type figure struct {
 	Head        []string
 	Rows        [][]string
 	Notes       []string
+	Tall        bool // takes the page's whole width, its numbers beside the chart
 }
 
 // Words says whether column i holds words, which stand to the left; numbers stand to the right.
@@ -81,7 +83,7 @@ func HTML(w io.Writer, s *record.Study) error {
 
 func newPage(s *record.Study) *page {
 	p := &page{
-		Title: "Where should KV cache live? " + s.Model.Name, Style: template.CSS(styleSource), OK: s.OK(),
+		Title: "Where should KV cache live? " + s.Model.Name, Style: template.CSS(styleSource), OK: s.OK(), Limits: !foreign(s),
 		Headline: headline(s), Verdict: s.BreakEven.Verdict, Checks: s.Checks, Notes: s.Notes,
 		Tool: s.Tool, Date: s.Started.UTC().Format("2 January 2006, 15:04 UTC"), Wall: short(s.WallS) + " s",
 		Repeats: count(s.Workload.Repeats, "repeat"),
@@ -117,7 +119,7 @@ func groups(cs []cell) []group {
 		g := &out[len(out)-1]
 		g.Rows = append(g.Rows, mainRow{
 			Arm: c.Arm, Name: c.Name, InputPerS: show(c.InputPerS, whole), TTFT: show(c.TTFT.Mean, short), P99: show(c.TTFT.P99, short),
-			Share: show(c.Share, percent), LimitBy: c.LimitBy, Speedup: ratio, Span: span,
+			Share: show(c.Share, percent), LimitBy: limitName(c.LimitBy), Speedup: ratio, Span: span,
 		})
 	}
 	return out

@@ -19,7 +19,22 @@ func decodeTable(s *record.Study) figure {
 	if len(s.Decode) == 0 {
 		f.Text = "No decode run was measured."
 	}
+	f.dropEmpty()
 	return f
+}
+
+// dropEmpty takes out the last column when nothing is known in it.
+func (f *figure) dropEmpty() {
+	last := len(f.Head) - 1
+	for _, r := range f.Rows {
+		if r[last] != none {
+			return
+		}
+	}
+	f.Head = f.Head[:last]
+	for i := range f.Rows {
+		f.Rows[i] = f.Rows[i][:last]
+	}
 }
 
 func kvTable(s *record.Study) figure {
@@ -29,6 +44,9 @@ func kvTable(s *record.Study) figure {
 		gib := func(v float64) string { return short(v) + " GiB/s" }
 		f.Rows = append(f.Rows, []string{k.Name, fmt.Sprintf("%d × %s", k.Requests, bytesOf(float64(k.BytesPerWay))), fmt.Sprint(k.InFlight),
 			show(k.LoadSpanMS.Mean, short), show(k.StoreSpanMS.Mean, short), show(k.E2EMS.Mean, short), show(k.MakespanMS.Mean, short), show(k.BatchGiBs.Mean, gib), show(k.Share, percent)})
+	}
+	if foreign(s) {
+		return figure{}
 	}
 	f.Text = "The transfers of the host arm without a server: spans are first start to last end of one direction in one request, makespan is over the batch."
 	if len(s.KV) == 0 {
@@ -184,6 +202,9 @@ func publishedRatio(s *record.Study, r *record.PublishedRow) string {
 }
 
 func ceilingTable(s *record.Study) figure {
+	if foreign(s) {
+		return figure{}
+	}
 	f := figure{Title: "Ceilings of this machine", Text: "Measured in the same run; every share of limit is against these.", Head: []string{"Ceiling", "Measured", "How"}}
 	for _, c := range s.Ceilings {
 		f.Rows = append(f.Rows, []string{ceilingName(c.Name), rate(c), c.How})
@@ -194,6 +215,11 @@ func ceilingTable(s *record.Study) figure {
 	return f
 }
 
+// limitName is what sets a limit, in words; it may name two ceilings in a sentence.
+func limitName(by string) string {
+	return strings.NewReplacer("gemm", "matrix product", "memory_read", "memory read", "copy", "copy from host").Replace(by)
+}
+
 func ceilingName(name string) string {
 	known := map[string]string{"gemm": "Matrix product", "memory_read": "Memory read", "host_to_device": "Host to device", "device_to_host": "Device to host", "copy_duplex": "Both ways at once"}
 	if n, ok := known[name]; ok {
@@ -202,19 +228,34 @@ func ceilingName(name string) string {
 	return name
 }
 
+// aboutMachine adds what served the requests.
+func aboutMachine(s *record.Study, add func(what, value string)) {
+	m, h := &s.Model, &s.Host
+	if foreign(s) {
+		add("Model", m.Name)
+		add("Server", h.DeviceName)
+		if m.TokenBytes > 0 {
+			add("KV", bytesOf(float64(m.TokenBytes))+" a token, by the server's counters")
+		}
+		add("Client", fmt.Sprintf("%s/%s, %s, %s", h.OS, h.Arch, count(h.Cores, "core"), h.GoVersion))
+		return
+	}
+	add("Model", fmt.Sprintf("%s, %d of %d layers, %s weights of %s", m.Name, m.Layers, m.LayersFull, m.Weights, bytesOf(float64(m.WeightBytes))))
+	add("KV", fmt.Sprintf("%s, %s a token, blocks of %d tokens", m.DType, bytesOf(float64(m.TokenBytes)), m.BlockTokens))
+	add("Device", fmt.Sprintf("%s (%s), kernels %s, %d units", h.DeviceName, h.Device, h.Kernels, h.Units))
+	add("Host", fmt.Sprintf("%s/%s, %s, %s, %s", h.OS, h.Arch, h.CPU, count(h.Cores, "core"), h.GoVersion))
+}
+
 // aboutTable is what one needs to repeat the study.
 func aboutTable(s *record.Study) figure {
-	m, w, h := &s.Model, &s.Workload, &s.Host
+	w := &s.Workload
 	f := figure{Title: "Model, machine and seeds", Head: []string{"What", "Value"}}
 	add := func(what, value string) {
 		if value != "" {
 			f.Rows = append(f.Rows, []string{what, value})
 		}
 	}
-	add("Model", fmt.Sprintf("%s, %d of %d layers, %s weights of %s", m.Name, m.Layers, m.LayersFull, m.Weights, bytesOf(float64(m.WeightBytes))))
-	add("KV", fmt.Sprintf("%s, %s a token, blocks of %d tokens", m.DType, bytesOf(float64(m.TokenBytes)), m.BlockTokens))
-	add("Device", fmt.Sprintf("%s (%s), kernels %s, %d units", h.DeviceName, h.Device, h.Kernels, h.Units))
-	add("Host", fmt.Sprintf("%s/%s, %s, %s, %s", h.OS, h.Arch, h.CPU, count(h.Cores, "core"), h.GoVersion))
+	aboutMachine(s, add)
 	add("Prompts", fmt.Sprintf("preset %s, seed %d, salt %d, prefixes %s, write policy %s", w.Preset, w.Seed, w.Salt, w.Prefixes, w.WritePolicy))
 	for i, o := range w.Order {
 		names := make([]string, len(o))

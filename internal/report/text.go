@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -36,7 +37,14 @@ func textArms(b *strings.Builder, s *record.Study) {
 	if len(all) == 0 {
 		return
 	}
-	t := table{{"batch", "arm", "input tok/s", "TTFT mean", "TTFT p99", "of limit", "speedup", "95 % interval"}}
+	limits := !foreign(s)
+	cut := func(cells []string) []string {
+		if limits {
+			return cells
+		}
+		return slices.Delete(cells, 5, 6)
+	}
+	t := table{cut([]string{"batch", "arm", "input tok/s", "TTFT mean", "TTFT p99", "of limit", "speedup", "95 % interval"})}
 	last := all[0].Batch
 	for _, c := range all {
 		if c.Batch != last {
@@ -44,10 +52,14 @@ func textArms(b *strings.Builder, s *record.Study) {
 			last = c.Batch
 		}
 		ratio, span := speedup(c.Speedup)
-		t = append(t, []string{fmt.Sprint(c.Batch), c.Name, show(c.InputPerS, whole), show(c.TTFT.Mean, millis), show(c.TTFT.P99, millis), show(c.Share, percent), ratio, span})
+		t = append(t, cut([]string{fmt.Sprint(c.Batch), c.Name, show(c.InputPerS, whole), show(c.TTFT.Mean, millis), show(c.TTFT.P99, millis), show(c.Share, percent), ratio, span}))
 	}
 	t.write(b, 1)
-	fold(b, fmt.Sprintf("Speedup: of the whole burst against recompute, paired over %s. Of limit: share of what this machine's measured ceilings allow.", count(s.Workload.Repeats, "repeat")))
+	note := fmt.Sprintf("Speedup: of the whole burst against recompute, paired over %s.", count(s.Workload.Repeats, "repeat"))
+	if limits {
+		note += " Of limit: share of what this machine's measured ceilings allow."
+	}
+	fold(b, note)
 	b.WriteString("\n")
 }
 
@@ -55,10 +67,16 @@ func textDecode(b *strings.Builder, s *record.Study) {
 	if len(s.Decode) == 0 {
 		return
 	}
-	t := table{{"decode (HBM)", "in flight", "output tok/s", "TTFT mean", "TPOT mean", "ITL p99", "of limit"}}
+	cut := func(cells []string) []string {
+		if foreign(s) {
+			return cells[:len(cells)-1]
+		}
+		return cells
+	}
+	t := table{cut([]string{"decode (HBM)", "in flight", "output tok/s", "TTFT mean", "TPOT mean", "ITL p99", "of limit"})}
 	for i := range s.Decode {
 		r := &s.Decode[i]
-		t = append(t, []string{decodeName(r), inFlight(r), show(r.OutputPerS, whole), show(r.TTFT.Mean, millis), show(r.TPOT.Mean, millis), show(r.ITL.P99, millis), show(r.Share, percent)})
+		t = append(t, cut([]string{decodeName(r), inFlight(r), show(r.OutputPerS, whole), show(r.TTFT.Mean, millis), show(r.TPOT.Mean, millis), show(r.ITL.P99, millis), show(r.Share, percent)}))
 	}
 	t.write(b, 0)
 	b.WriteString("\n")
@@ -79,7 +97,10 @@ func inFlight(r *record.Row) string {
 func fitError(s *record.Study) string {
 	f := &s.BreakEven.Fit
 	mean, ok := f.MeanError.Get()
-	if !ok {
+	switch {
+	case foreign(s):
+		return ""
+	case !ok:
 		return " The duration model has no error to show: " + f.MeanError.Why() + "."
 	}
 	return fmt.Sprintf(" A duration model fitted to these bursts was off by %s on average, %s at most, on bursts it had not seen.", percent(mean), show(f.MaxError, percent))

@@ -118,8 +118,45 @@ func headline(s *record.Study) []string {
 	if len(s.Rows) == 0 {
 		out = append(out, "No burst was measured.")
 	}
+	return append(out, leftOut(s)...)
+}
+
+// leftOut says which arms are missing, and why: a reason that several sizes share is given once.
+func leftOut(s *record.Study) []string {
+	var out []string
+	for i := 0; i < len(s.LeftOut); {
+		l, sizes := &s.LeftOut[i], []string{}
+		for ; i < len(s.LeftOut) && s.LeftOut[i].Arm == l.Arm && alike(s.LeftOut[i].Reason, l.Reason); i++ {
+			if s.LeftOut[i].Batch > 0 {
+				sizes = append(sizes, strconv.Itoa(s.LeftOut[i].Batch))
+			}
+		}
+		where := ""
+		if n := len(sizes); n == 1 {
+			where = " at batch " + sizes[0]
+		} else if n > 1 && n < len(s.Workload.BatchSizes) {
+			where = " at batches " + strings.Join(sizes[:n-1], ", ") + " and " + sizes[n-1]
+		}
+		out = append(out, fmt.Sprintf("Left out, because not proven: %s%s: %s.", lower(armDoing(l.Arm)), where, strings.TrimSuffix(l.Reason, ".")))
+	}
 	return out
 }
+
+// alike says whether two reasons differ in nothing but numbers.
+func alike(a, b string) bool {
+	bare := func(s string) string {
+		return strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return -1
+			}
+			return r
+		}, s)
+	}
+	return bare(a) == bare(b)
+}
+
+// foreign says whether the study was of a server whose machine is not known: then there are no limits.
+func foreign(s *record.Study) bool { return s.Host.Device == record.RemoteDevice }
 
 func count(n int, noun string) string {
 	if n == 1 {
@@ -193,14 +230,23 @@ func span(cs []*record.Comparison, inverse bool) string {
 	return lo + " to " + hi + " times as fast"
 }
 
-// subject says what was measured, in one line each: the model and machine, and the workload.
-func subject(s *record.Study) (machine, workload string) {
-	m, w := &s.Model, &s.Workload
+// machineOf is the model and what served it.
+func machineOf(s *record.Study) string {
+	m := &s.Model
+	if foreign(s) {
+		return fmt.Sprintf("%s, served by %s", m.Name, s.Host.DeviceName)
+	}
 	layers := fmt.Sprintf("%d layers", m.Layers)
 	if m.LayersFull > m.Layers {
 		layers = fmt.Sprintf("%d of %d layers", m.Layers, m.LayersFull)
 	}
-	machine = fmt.Sprintf("%s, %s, %s weights, on %s (%s, %s, %d units)", m.Name, layers, m.Weights, s.Host.DeviceName, s.Host.Device, s.Host.Kernels, s.Host.Units)
+	return fmt.Sprintf("%s, %s, %s weights, on %s (%s, %s, %d units)", m.Name, layers, m.Weights, s.Host.DeviceName, s.Host.Device, s.Host.Kernels, s.Host.Units)
+}
+
+// subject says what was measured, in one line each: the model and machine, and the workload.
+func subject(s *record.Study) (machine, workload string) {
+	w := &s.Workload
+	machine = machineOf(s)
 	prefixes := map[string]string{"own": "each request a prefix of its own, seen before", "one": "one prefix for all requests"}[w.Prefixes]
 	if prefixes == "" {
 		prefixes = w.Prefixes + " prefix groups"

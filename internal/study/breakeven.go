@@ -2,7 +2,9 @@ package study
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 
 	"larder/internal/cost"
 	"larder/internal/device"
@@ -37,21 +39,21 @@ func (r *run) breakEven() {
 	}
 	n, ok := rates.MinPrefix(searchLimit(r.cfg.InputLen))
 	if !ok {
-		none := record.Absent(fmt.Sprintf("recomputing is faster at every length up to %d tokens", searchLimit(r.cfg.InputLen)))
+		none := record.Absent(fmt.Sprintf("recomputing is faster at every length up to %s tokens", tokens(searchLimit(r.cfg.InputLen))))
 		b.PrefixTokens, b.HitRate = none, none
-		b.Verdict = fmt.Sprintf("Recomputing beats loading at every prefix length up to %d tokens: the link gives %s, %s would be needed.",
-			searchLimit(r.cfg.InputLen), perSecond(rates.Load), perSecond(rates.NeedBandwidth()))
+		b.Verdict = fmt.Sprintf("Recomputing beats loading at every prefix length up to %s tokens: the link gives %s, %s would be needed.",
+			tokens(searchLimit(r.cfg.InputLen)), perSecond(rates.Load), perSecond(rates.NeedBandwidth()))
 		return
 	}
 	b.PrefixTokens = record.Of(float64(n))
 	b.HitRate = record.Of(float64(n) / float64(r.cfg.InputLen))
 	if n >= r.cfg.InputLen {
-		b.HitRate = record.Absent(fmt.Sprintf("the break-even prefix is longer than the prompt of %d tokens", r.cfg.InputLen))
-		b.Verdict = fmt.Sprintf("%s loading from host memory beats recomputing only from %d tokens of prefix on, more than these prompts have; the link gives %s times the bandwidth needed.", lead, n, factor(rates.Margin()))
+		b.HitRate = record.Absent(fmt.Sprintf("the break-even prefix is longer than the prompt of %s tokens", tokens(r.cfg.InputLen)))
+		b.Verdict = fmt.Sprintf("%s loading from host memory beats recomputing only from %s tokens of prefix on, more than these prompts have; the link gives %s times the bandwidth needed.", lead, tokens(n), factor(rates.Margin()))
 		return
 	}
-	b.Verdict = fmt.Sprintf("%s loading from host memory beats recomputing from %s of prefix on (a hit rate of %.3g %% of %d tokens); the link gives %s times the bandwidth needed.",
-		lead, smallest(n, r.env.Layout.BlockTokens), 100*float64(n)/float64(r.cfg.InputLen), r.cfg.InputLen, factor(rates.Margin()))
+	b.Verdict = fmt.Sprintf("%s loading from host memory beats recomputing from %s of prefix on (a hit rate of %.3g %% of %s tokens); the link gives %s times the bandwidth needed.",
+		lead, smallest(n, r.env.Layout.BlockTokens), 100*float64(n)/float64(r.cfg.InputLen), tokens(r.cfg.InputLen), factor(rates.Margin()))
 }
 
 // searchLimit is the longest prefix that the break-even is searched in.
@@ -59,15 +61,29 @@ func searchLimit(input int) int { return 8 * input }
 
 func smallest(n, block int) string {
 	if n == block {
-		return fmt.Sprintf("one block (%d tokens)", n)
+		return fmt.Sprintf("one block (%s tokens)", tokens(n))
 	}
-	return fmt.Sprintf("%d tokens", n)
+	return tokens(n) + " tokens"
 }
 
-// factor keeps a multiple readable: 5.46, 1583.
+// Whole is a number for a sentence: rounded, with thousands apart.
+func Whole(v float64) string {
+	s := strconv.FormatFloat(math.Abs(v), 'f', 0, 64)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	if v <= -0.5 {
+		s = "-" + s
+	}
+	return s
+}
+
+func tokens(n int) string { return Whole(float64(n)) }
+
+// factor keeps a multiple readable: 5.46, 1,583.
 func factor(x float64) string {
 	if x >= 100 {
-		return fmt.Sprintf("%.0f", x)
+		return Whole(x)
 	}
 	return fmt.Sprintf("%.3g", x)
 }

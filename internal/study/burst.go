@@ -69,13 +69,13 @@ func (r *run) row(m *measured) record.Row {
 		row.Cached.Device += cached.Device
 		row.Cached.Host += cached.Host
 	}
-	row.SendLag = summary(lag, "no requests")
+	row.SendLag = Summary(lag, "no requests")
 	if row.Concurrency > 0 {
-		row.SendLag = summary(nil, "with a cap on requests in flight the others wait to be sent")
+		row.SendLag = Summary(nil, "with a cap on requests in flight the others wait to be sent")
 	}
 	row.Expected = expected(&row)
 	row.Unproven = r.prove(m)
-	r.rates(&row, m)
+	Rates(&row, m.res.Outcomes, m.output, func(i int, o *loadgen.Outcome) []float64 { return r.gaps(m, i, o) })
 	r.counters(&row, m)
 	row.Split = split(m)
 	r.limit(&row, m)
@@ -160,30 +160,39 @@ func tiers(c *loadgen.Cached) record.Tokens {
 	return record.Tokens{Device: max(c.Device, 0), Host: max(c.Host, 0)}
 }
 
-// rates fills throughput and latency.
-func (r *run) rates(row *record.Row, m *measured) {
+// Rates fills a row's throughput and latencies from the outcomes of its requests, of which output tokens each were
+// asked. gaps gives the inter-token latencies of one answer in ms. The row's tokens and duration must be set.
+func Rates(row *record.Row, outcomes []loadgen.Outcome, output int, gaps func(i int, o *loadgen.Outcome) []float64) {
 	var ttft, e2e, tpot, itl []float64
 	inFlight := 0.0
-	for i := range m.res.Outcomes {
-		o := &m.res.Outcomes[i]
+	for i := range outcomes {
+		o := &outcomes[i]
 		if o.Class != "" {
 			continue
 		}
 		inFlight += (o.Done - o.Sent).Seconds()
-		ttft = append(ttft, ms(o.First-o.Sent))
 		e2e = append(e2e, ms(o.Done-o.Sent))
+		first, timed := o.TTFT()
+		if !timed {
+			continue
+		}
+		ttft = append(ttft, ms(first))
 		if n := o.OutputTokens; n > 1 {
 			tpot = append(tpot, ms(o.Done-o.First)/float64(n-1))
-			itl = append(itl, r.gaps(m, i, o)...)
+			itl = append(itl, gaps(i, o)...)
 		}
 	}
 	const failed = "no request succeeded"
 	why := failed
-	if len(e2e) > 0 && m.output == 1 {
+	if len(e2e) > 0 && output == 1 {
 		why = "one output token: no time between tokens"
 	}
-	row.TTFT, row.E2E = summary(ttft, failed), summary(e2e, failed)
-	row.TPOT, row.ITL = summary(tpot, why), summary(itl, why)
+	untimed := failed
+	if len(e2e) > 0 {
+		untimed = "no first token could be timed"
+	}
+	row.TTFT, row.E2E = Summary(ttft, untimed), Summary(e2e, failed)
+	row.TPOT, row.ITL = Summary(tpot, why), Summary(itl, why)
 	perSecond := func(n float64) record.Number {
 		if len(e2e) == 0 {
 			return record.Absent(failed)
@@ -284,8 +293,8 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 func within(got, want, rel float64) bool { return got >= want*(1-rel) && got <= want*(1+rel) }
 
-// summary reduces a sample; why says what it means when it is empty.
-func summary(xs []float64, why string) record.Summary {
+// Summary reduces a sample; why says what it means when it is empty.
+func Summary(xs []float64, why string) record.Summary {
 	s := stats.Summarize("", xs, why)
 	return record.Summary{N: s.N, Mean: number(s.Mean), Min: number(s.Min), P50: number(s.P50), P90: number(s.P90),
 		P99: number(s.P99), Max: number(s.Max), Reason: s.Reason}

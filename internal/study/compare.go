@@ -14,26 +14,33 @@ var pairs = [][2]string{
 	{record.HBMArm, record.HostArm},
 }
 
-// compare pairs the arms over the repeats, batch by batch: repeat k of one arm had the same prompts as repeat k of the
+// Comparisons pairs the arms over the repeats, batch by batch: repeat k of one arm was measured beside repeat k of the
 // other.
-func (r *run) compare() {
-	for _, b := range r.cfg.BatchSizes {
+func Comparisons(rows []record.Row, batches []int, repeats int) []record.Comparison {
+	var out []record.Comparison
+	for _, b := range batches {
 		for _, p := range pairs {
 			for _, metric := range []string{"duration_s", "ttft_mean_ms"} {
-				xs, ys := r.paired(b, p[0], p[1], metric)
+				xs, ys := Paired(rows, repeats, b, p[0], p[1], metric)
 				if len(xs) > 0 {
-					r.out.Comparisons = append(r.out.Comparisons, comparison(b, p[0], p[1], metric, xs, ys))
+					out = append(out, comparison(b, p[0], p[1], metric, xs, ys))
 				}
 			}
 		}
 	}
+	return out
 }
 
-// paired are a metric's values of two arms in the repeats that both have, without those in which requests failed.
 func (r *run) paired(batch int, a, b, metric string) (xs, ys []float64) {
-	for rep := range r.cfg.Repeats {
-		x, okX := r.value(batch, a, rep, metric)
-		y, okY := r.value(batch, b, rep, metric)
+	return Paired(r.out.Rows, r.cfg.Repeats, batch, a, b, metric)
+}
+
+// Paired are a metric's values (duration_s or ttft_mean_ms) of two arms at a batch size in the repeats that both have,
+// without those in which requests failed.
+func Paired(rows []record.Row, repeats, batch int, a, b, metric string) (xs, ys []float64) {
+	for rep := range repeats {
+		x, okX := value(rows, batch, a, rep, metric)
+		y, okY := value(rows, batch, b, rep, metric)
 		if okX && okY {
 			xs, ys = append(xs, x), append(ys, y)
 		}
@@ -41,9 +48,9 @@ func (r *run) paired(batch int, a, b, metric string) (xs, ys []float64) {
 	return xs, ys
 }
 
-func (r *run) value(batch int, arm string, rep int, metric string) (float64, bool) {
-	for i := range r.out.Rows {
-		row := &r.out.Rows[i]
+func value(rows []record.Row, batch int, arm string, rep int, metric string) (float64, bool) {
+	for i := range rows {
+		row := &rows[i]
 		if row.Batch != batch || row.Arm != arm || row.Repeat != rep || row.Failed > 0 {
 			continue
 		}

@@ -267,7 +267,7 @@ const unexplained = "no reason was noted"
 
 // conclude turns what was measured into comparisons, the break-even and checks. cause is why measuring ended early.
 func (r *run) conclude(ctx context.Context, cause error) {
-	r.compare()
+	r.out.Comparisons = Comparisons(r.out.Rows, r.cfg.BatchSizes, r.cfg.Repeats)
 	r.breakEven()
 	r.checkRows()
 	r.noteLateSends()
