@@ -32,6 +32,9 @@ func (d *Device) AllocHostSlowly(n int64, progress func(done int64)) (device.Buf
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.checkLocked(); err != nil {
+		return nil, errors.Join(err, d.on(b.release))
+	}
 	d.owned[b] = true
 	return pinned{b}, nil
 }

@@ -31,7 +31,35 @@ func checkMemory(t testing.TB, open Open, _ *rand.Rand) error {
 			errs = append(errs, checkBuffer(alloc, n))
 		}
 	}
+	if p, ok := dev.(device.Pinner); ok {
+		errs = append(errs, checkPinner(p))
+	}
 	return errors.Join(append(errs, dev.Close())...)
+}
+
+// checkPinner takes host memory the slow way: it is as good as other, and what progress hears grows to the whole.
+func checkPinner(p device.Pinner) error {
+	var errs []error
+	for _, n := range []int64{0, 4097, 65<<20 + 5} {
+		var mu sync.Mutex
+		var most int64
+		errs = append(errs, checkBuffer(func(n int64) (device.Buffer, error) {
+			return p.AllocHostSlowly(n, func(done int64) {
+				mu.Lock()
+				defer mu.Unlock()
+				most = max(most, done)
+			})
+		}, n))
+		if most != 0 && most != n || n > 64<<20 && most == 0 {
+			errs = append(errs, fmt.Errorf("of %d bytes, progress heard of %d", n, most))
+		}
+	}
+	for _, n := range []int64{-1, 1 << 50} {
+		if _, err := p.AllocHostSlowly(n, func(int64) {}); err == nil || n > 0 && !errors.Is(err, device.ErrOutOfMemory) {
+			errs = append(errs, fmt.Errorf("%d bytes asked for: %v", n, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func checkBuffer(alloc func(int64) (device.Buffer, error), n int64) error {
