@@ -130,6 +130,7 @@ func BenchmarkGEMM(b *testing.B) {
 	n := newBench(b, 16384, 1, 256)
 	w := n.attention.QKV.(*matrix)
 	o := n.attention.O.(*matrix)
+	b.Run("cube", n.cube)
 	for _, rows := range []int{16, 64, 1024, 8192, 16384} {
 		n.start(b, n.batch(1, 0, rows))
 		b.Run(fmt.Sprintf("qkv/%d", rows), func(b *testing.B) {
@@ -140,6 +141,40 @@ func BenchmarkGEMM(b *testing.B) {
 		b.Run(fmt.Sprintf("o/%d", rows), func(b *testing.B) {
 			n.measure(b, 2*float64(rows*o.n*o.k), float64(o.n*o.k*2), func() error {
 				return n.c.multiply("store16", product{a: n.c.mixed.ptr, lda: n.c.headsPitch(), w: o, c: n.c.heads.ptr, ldc: n.c.headsPitch(), m: rows})
+			})
+		})
+	}
+}
+
+// cube is a product as large as libraries are measured at.
+func (n *bench) cube(b *testing.B) {
+	const side = 8192
+	d := n.c.dev
+	m, err := d.Matrix(device.Tensor{Name: "cube", Shape: []int{side, side}, Dummy: device.Dummy{Seed: 1, Scale: 1}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	to, err := d.alloc(side*side*2, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := m.(*matrix)
+	n.measure(b, 2*side*side*side, 0, func() error {
+		return n.c.multiply("store16", product{a: w.b.ptr, lda: side, w: w, c: to.ptr, ldc: side, m: side})
+	})
+	if err := freeAll(to, w.b); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func BenchmarkHead(b *testing.B) {
+	n := newBench(b, 64, 64, 64)
+	for _, rows := range []int{1, 16, 64} {
+		b.Run(fmt.Sprint(rows), func(b *testing.B) {
+			n.start(b, n.batch(rows, 0, 1))
+			n.measure(b, 0, 151936*2048*2, func() error {
+				n.c.Head(&n.head)
+				return n.c.err
 			})
 		})
 	}
@@ -157,11 +192,15 @@ func BenchmarkAttention(b *testing.B) {
 }
 
 func BenchmarkMLP(b *testing.B) {
-	n := newBench(b, 16384, 64, 256)
-	for _, rows := range []int{16, 64, 1024, 8192, 16384} {
+	n := newBench(b, 65536, 64, 1024)
+	for _, rows := range []int{16, 64, 1024, 8192, 16384, 65536} {
 		b.Run(fmt.Sprint(rows), func(b *testing.B) {
-			n.start(b, n.batch(1, 0, rows))
-			n.measure(b, float64(rows)*8*3*2*2048*768, 0, func() error { return n.c.mlp(&n.mlp, 0, rows) })
+			n.start(b, n.batch(max(rows/16384, 1), 0, min(rows, 16384)))
+			n.measure(b, float64(rows)*8*3*2*2048*768, 0, func() error {
+				n.c.delta = true // what attention left is added in every turn
+				n.c.MLP(&n.mlp)
+				return n.c.err
+			})
 		})
 	}
 	n.start(b, n.batch(1, 0, 16384))
@@ -184,7 +223,7 @@ func BenchmarkMLP(b *testing.B) {
 // BenchmarkPass is whole passes: wall time, with planning and waiting.
 func BenchmarkPass(b *testing.B) {
 	n := newBench(b, 8*10240, 64, 64*170)
-	for _, c := range []struct{ seqs, context, tokens int }{{8, 0, 10240}, {8, 9216, 1024}, {64, 9216, 1024}, {64, 10240, 1}, {32, 10240, 1}, {16, 10240, 1}, {1, 10240, 1}} {
+	for _, c := range []struct{ seqs, context, tokens int }{{1, 0, 10240}, {8, 0, 10240}, {8, 9216, 1024}, {64, 9216, 1024}, {64, 10240, 1}, {32, 10240, 1}, {16, 10240, 1}, {1, 10240, 1}} {
 		b.Run(fmt.Sprintf("%dx%d+%d", c.seqs, c.context, c.tokens), func(b *testing.B) {
 			batch := n.batch(c.seqs, c.context, c.tokens)
 			for b.Loop() {
