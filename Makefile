@@ -6,10 +6,18 @@ FUZZ    ?= 3s
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 export CGO_ENABLED ?= 0
 
-.PHONY: build study serve test check data generate bench fuzz readme clean
+.PHONY: build release study serve test check data generate bench fuzz readme clean
 
 build:
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./cmd/larder
+
+# A binary that carries the machine code of all CUDA kernels: it needs a GPU's driver and nothing else of CUDA. Making it
+# needs the run-time compiler: LARDER_NVRTC names its folder, and without it a Python package brings it.
+CODE := internal/device/cuda/code
+release:
+	LARDER_NVRTC="$${LARDER_NVRTC:-$$(sh scripts/install_nvrtc.sh)}" $(GO) run ./internal/device/cuda/gencode $(CODE)
+	$(GO) test -tags larder_kernels -run TestEmbedded ./internal/device/cuda
+	$(GO) build -tags larder_kernels -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/larder
 
 # The three arms on this machine: a table on the terminal and out/study/report.html.
 study: build data
@@ -52,4 +60,4 @@ bench:
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./internal/device/cpu/... ./internal/tokenizer ./internal/kv/... ./internal/engine ./internal/server ./internal/loadgen/...
 
 clean:
-	rm -rf bin out
+	rm -rf bin out $(CODE)

@@ -26,12 +26,13 @@ var Imports = map[string][]string{
 	"sched":     {"infer", "kv", "kv/cache", "sample"},
 
 	// Doers.
-	"device/cpu":        {"arch", "device", "device/cpu/...", "kv", "sample"},
-	"device/cuda":       {"arch", "device", "kv", "sample"},
-	"device/devicetest": {"arch", "device", "kv", "sample"},
-	"kv/xfer":           {"device", "kv"},
-	"model":             {"arch", "device", "kv", "safetensors"},
-	"model/modeltest":   {"arch", "device", "safetensors"},
+	"device/cpu":          {"arch", "device", "device/cpu/...", "kv", "sample"},
+	"device/cuda":         {"arch", "device", "kv", "sample"},
+	"device/cuda/gencode": {"device/cuda"},
+	"device/devicetest":   {"arch", "device", "kv", "sample"},
+	"kv/xfer":             {"device", "kv"},
+	"model":               {"arch", "device", "kv", "safetensors"},
+	"model/modeltest":     {"arch", "device", "safetensors"},
 
 	// The joiner.
 	"engine": {"arch", "device", "infer", "kv", "kv/cache", "kv/xfer", "model", "sample", "sched"},

@@ -48,9 +48,11 @@ func attendName(dim int, wide bool) string {
 type attendShape struct{ rows, threads, shared int }
 
 // attendShapeOf is the shape that attention.cu has for heads of dim.
-func attendShapeOf(dim int, wide bool) attendShape {
+func attendShapeOf(target string, dim int, wide bool) attendShape {
 	stage := 2 * 64 * dim * 2 // 64 keys and values
 	switch {
+	case !wide && dim == 128 && smallShared(target):
+		return attendShape{narrowRows, 128, 2*stage + narrowRows*64*4}
 	case wide:
 		return attendShape{128, 256, 2 * stage}
 	case dim >= 64: // four warps share the rows
@@ -85,7 +87,7 @@ func (c *compute) wideShape() attendShape {
 	if c.byGroups() {
 		return groupsShape
 	}
-	return attendShapeOf(kernelDim(c.cfg.HeadDim), true)
+	return attendShapeOf(c.dev.target, kernelDim(c.cfg.HeadDim), true)
 }
 
 // kernelDim is the head size that a kernel is made for: the smallest that holds dim.
@@ -142,7 +144,7 @@ func (c *compute) attend(layer int) error {
 	wide.P.tiles, narrow.P.tiles = c.plan.far.b.ptr+uintptr(c.plan.wideAt), c.plan.far.b.ptr+uintptr(c.plan.narrowAt)
 	if !c.byGroups() {
 		return errors.Join(attendTiles(c, attendName(dim, true), cfg.NumKVHeads, c.plan.wide, c.wideShape().threads, &wide, &wide.P.tiles),
-			attendTiles(c, attendName(dim, false), cfg.NumKVHeads, c.plan.narrow, attendShapeOf(dim, false).threads, &narrow, &narrow.P.tiles))
+			attendTiles(c, attendName(dim, false), cfg.NumKVHeads, c.plan.narrow, attendShapeOf(c.dev.target, dim, false).threads, &narrow, &narrow.P.tiles))
 	}
 	many, few := attendGroupsArgs{wide.P, c.poolMap}, attendGroupsArgs{narrow.P, c.poolMap}
 	err := attendTiles(c, groupsName, cfg.NumKVHeads, c.plan.wide, groupsShape.threads, &many, &many.P.tiles)
@@ -153,7 +155,7 @@ func (c *compute) attend(layer int) error {
 		return errors.Join(err, attendTiles(c, oneName, cfg.NumKVHeads, c.plan.narrow, oneShape.threads, &few, &few.P.tiles))
 	}
 	// Two blocks of the portable kernel share a multiprocessor and hide each other's waits.
-	return errors.Join(err, attendTiles(c, attendName(dim, false), cfg.NumKVHeads, c.plan.narrow, attendShapeOf(dim, false).threads, &narrow, &narrow.P.tiles))
+	return errors.Join(err, attendTiles(c, attendName(dim, false), cfg.NumKVHeads, c.plan.narrow, attendShapeOf(c.dev.target, dim, false).threads, &narrow, &narrow.P.tiles))
 }
 
 // mostTiles is how many tiles one launch takes: the grid's second side is limited.

@@ -11,7 +11,7 @@ import (
 // spills finds registers that the assembler keeps in memory.
 var spills = regexp.MustCompile(`([1-9][0-9]*) bytes spill`)
 
-// TestKernelsCompile compiles every kernel for the oldest and the newest target. LARDER_NVRTC is the compiler's path, or
+// TestKernelsCompile compiles every kernel for the oldest and the newest target, and for one with little shared memory. LARDER_NVRTC is the compiler's path, or
 // its folder's (scripts/install_nvrtc.sh prints one); no GPU is needed.
 func TestKernelsCompile(t *testing.T) {
 	path := os.Getenv("LARDER_NVRTC")
@@ -22,7 +22,7 @@ func TestKernelsCompile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, goal := range []string{"sm_80", "sm_90a"} {
+	for _, goal := range []string{"sm_80", "sm_89", "sm_90a"} {
 		for _, src := range sources() {
 			t.Run(src.name+"/"+goal, func(t *testing.T) {
 				t.Parallel()
@@ -61,6 +61,19 @@ func TestKernelsAreListed(t *testing.T) {
 		for _, m := range regexp.MustCompile(`(?m)^ATTEND\((\d+), (\w+),`).FindAllStringSubmatch(src.text, -1) {
 			if name := "attend_" + m[1] + "_" + m[2]; known[name] == nil || sharedBytes("sm_80", name) == 0 {
 				t.Errorf("%s: kernel %s is not listed", src.name, name)
+			}
+		}
+	}
+}
+
+// TestShared: no kernel asks for more shared memory than a block of its target may have.
+func TestShared(t *testing.T) {
+	for target, most := range map[string]int{"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90a": 227 << 10, "sm_120": 99 << 10} {
+		for _, list := range kernelArgs(target) {
+			for name := range list {
+				if n := sharedBytes(target, name); n > most {
+					t.Errorf("%s on %s: %d bytes, at most %d", name, target, n, most)
+				}
 			}
 		}
 	}

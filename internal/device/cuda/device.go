@@ -52,13 +52,14 @@ type Device struct {
 	kernels map[string]*kernel
 	setup   *stream // weights are made and laid out on it
 
-	setupMu sync.Mutex
-	mu      sync.Mutex
-	closed  bool
-	owned   map[*buffer]bool
-	streams map[*stream]bool
-	events  []uintptr // free ones
-	clock   *epoch
+	setupMu  sync.Mutex
+	uploader uploader // setupMu guards it
+	mu       sync.Mutex
+	closed   bool
+	owned    map[*buffer]bool
+	streams  map[*stream]bool
+	events   []uintptr // free ones
+	clock    *epoch
 }
 
 var _ device.Device = (*Device)(nil)

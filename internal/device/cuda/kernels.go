@@ -57,6 +57,9 @@ func target(major, minor int) (string, error) {
 	return fmt.Sprintf("sm_%d%d", major, minor), nil
 }
 
+// smallShared says that a block may have no more than 99 KiB of shared memory on a target, as on all but data centres' GPUs.
+func smallShared(target string) bool { return target != "sm_80" && target != "sm_90a" }
+
 // kernel is a function on the device and where the fields of its arguments lie.
 type kernel struct {
 	name    string
@@ -166,7 +169,7 @@ func sharedBytes(target, name string) int {
 		if err != nil {
 			panic(err) // attendName made it
 		}
-		return attendShapeOf(n, kind == "wide").shared
+		return attendShapeOf(target, n, kind == "wide").shared
 	}
 	return 0
 }

@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +16,7 @@ type nvrtc struct {
 	library
 	version, create, destroy, compile    uintptr
 	logSize, log, codeSize, code, errStr uintptr
+	textSize, text                       uintptr // of PTX
 }
 
 // openCompiler opens the compiler. Its builtins are opened first, by their full path, as it looks for them by name alone.
@@ -32,7 +31,8 @@ func openCompiler(path string) (*nvrtc, error) {
 	return n, lib.symbols(map[string]*uintptr{
 		"nvrtcVersion": &n.version, "nvrtcCreateProgram": &n.create, "nvrtcDestroyProgram": &n.destroy,
 		"nvrtcCompileProgram": &n.compile, "nvrtcGetProgramLogSize": &n.logSize, "nvrtcGetProgramLog": &n.log,
-		"nvrtcGetCUBINSize": &n.codeSize, "nvrtcGetCUBIN": &n.code, "nvrtcGetErrorString": &n.errStr,
+		"nvrtcGetCUBINSize": &n.codeSize, "nvrtcGetCUBIN": &n.code, "nvrtcGetPTXSize": &n.textSize, "nvrtcGetPTX": &n.text,
+		"nvrtcGetErrorString": &n.errStr,
 	})
 }
 
@@ -75,7 +75,8 @@ func (n *nvrtc) release() (string, error) {
 	return fmt.Sprintf("%d.%d", major, minor), err
 }
 
-// build compiles a source for a target such as sm_90a to machine code. The log holds the assembler's report.
+// build compiles a source for a target such as sm_90a to machine code, or such as compute_80 to PTX. The log holds the
+// assembler's report.
 func (n *nvrtc) build(src source, target string) (code []byte, log string, err error) {
 	text, name := cBytes(src.text), cBytes(src.name)
 	var texts, names []*byte
@@ -92,7 +93,11 @@ func (n *nvrtc) build(src source, target string) (code []byte, log string, err e
 		err = errors.Join(err, n.call("nvrtcDestroyProgram", n.destroy, uintptr(unsafe.Pointer(&prog))))
 	}()
 	var options []*byte
-	for _, o := range append([]string{"--gpu-architecture=" + target}, compileOptions...) {
+	arguments := append([]string{"--gpu-architecture=" + target}, compileOptions...)
+	if smallShared(target) {
+		arguments = append(arguments, "--define-macro=SMALL_SHARED")
+	}
+	for _, o := range arguments {
 		options = append(options, &cBytes(o)[0])
 	}
 	failed := n.call("nvrtcCompileProgram", n.compile, prog, uintptr(len(options)), uintptr(unsafe.Pointer(&options[0])))
@@ -104,7 +109,11 @@ func (n *nvrtc) build(src source, target string) (code []byte, log string, err e
 	if err != nil {
 		return nil, log, err
 	}
-	code, err = n.bytes(prog, "nvrtcGetCUBIN", n.codeSize, n.code)
+	if strings.HasPrefix(target, "compute_") {
+		code, err = n.bytes(prog, "nvrtcGetPTX", n.textSize, n.text)
+	} else {
+		code, err = n.bytes(prog, "nvrtcGetCUBIN", n.codeSize, n.code)
+	}
 	return code, log, err
 }
 
@@ -122,9 +131,12 @@ func (n *nvrtc) bytes(prog uintptr, what string, size, get uintptr) ([]byte, err
 
 func cBytes(s string) []byte { return append([]byte(s), 0) }
 
-// cubin gives a source's machine code from the cache, or compiles and caches it. The key covers the sources, the target,
-// the options and the compiler's version.
+// cubin gives a source's machine code: from this binary, from the cache, or compiled and then cached. The key covers the
+// sources, the target, the options and the compiler's version.
 func cubin(src source, target, cache string, open func() (*nvrtc, error)) ([]byte, error) {
+	if code, err := embedded(src, target); code != nil || err != nil {
+		return code, err
+	}
 	n, err := open()
 	if err != nil {
 		return nil, err
@@ -133,11 +145,7 @@ func cubin(src source, target, cache string, open func() (*nvrtc, error)) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	h := sha256.New()
-	for _, s := range append(headers(), src, source{target, version}, source{"options", strings.Join(compileOptions, " ")}) {
-		fmt.Fprintf(h, "%d:%s%d:%s", len(s.name), s.name, len(s.text), s.text)
-	}
-	path := filepath.Join(cache, hex.EncodeToString(h.Sum(nil)[:16])+".cubin")
+	path := filepath.Join(cache, sourceKey(src, target)+"-"+version+".cubin")
 	if cache != "" {
 		if code, err := os.ReadFile(path); err == nil && len(code) > 0 {
 			return code, nil

@@ -235,7 +235,7 @@ func freeAll(list ...*buffer) error {
 // uploader brings rows of tensors to the GPU, one upload at a time.
 type uploader struct {
 	dev         *Device
-	stage, near *buffer // pinned memory and as much of the GPU's; made when the first checkpoint bytes come
+	stage, near *buffer // pinned memory and as much of the GPU's; made when the first checkpoint bytes come, and kept
 }
 
 const stageBytes = 16 << 20
@@ -244,12 +244,12 @@ const stageBytes = 16 << 20
 func (d *Device) upload(f func(*uploader) error) error {
 	d.setupMu.Lock()
 	defer d.setupMu.Unlock()
-	u := &uploader{dev: d}
-	err := f(u)
+	d.uploader.dev = d
+	err := f(&d.uploader)
 	if err == nil || !errors.Is(err, device.ErrLost) {
 		err = errors.Join(err, d.on(func() error { return d.drv.call("cuStreamSynchronize", d.drv.streamSync, d.setup.handle) }))
 	}
-	return errors.Join(err, freeAll(u.stage, u.near))
+	return err
 }
 
 // rows lays a matrix out.

@@ -180,5 +180,9 @@ ATTEND(32, narrow, 1, false, 2)
 ATTEND(32, wide, 8, false, 2)
 ATTEND(64, narrow, 4, true, 3)
 ATTEND(64, wide, 8, false, 2)
+#ifdef SMALL_SHARED // 99 KiB a block
+ATTEND(128, narrow, 4, true, 2)
+#else
 ATTEND(128, narrow, 4, true, 3)
+#endif
 ATTEND(128, wide, 8, false, 2)
