@@ -179,7 +179,7 @@ func (m *Mover) pool(t kv.Tier) device.Buffer {
 }
 
 // Landing is the event behind a load that is on its stream and not reported yet. ok is false for one that waits to be
-// handed over; Notify rings when a Submit has been handed over to its end. Many loads share an event.
+// handed over; Notify rings when a Submit's loads have been handed over to their end. Many loads share an event.
 func (m *Mover) Landing(id kv.MoveID) (e device.Event, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

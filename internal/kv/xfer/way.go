@@ -182,7 +182,7 @@ func (w *way) next() {
 	w.flying = append(w.flying, b)
 	w.count(b)
 	w.news.Broadcast()
-	if b.last {
+	if b.last && w.to == kv.Device { // for those who ask where it lands
 		w.m.ring()
 	}
 }
