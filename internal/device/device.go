@@ -221,14 +221,21 @@ type Seq struct {
 
 // Batch is one forward pass: the rows of all sequences, one after another.
 type Batch struct {
-	IDs   []int32 // token id of each row; the sum of Seqs' Tokens
+	IDs   []int32 // token id of each row; the sum of Seqs' Tokens. Below 0: see Drawn
 	Seqs  []Seq
 	After []Event // loads that must land before attention reads KV
 }
 
-// Compute runs forward passes, one at a time, in the order Begin, Embed, then Attention and MLP per layer, Head, End.
-// Calls only queue work; errors of any kind come from Begin (the batch is wrong: nothing was done) or End. The hidden
-// state of a pass is one [rows, hidden] matrix that stays inside: Embed sets it, Attention and MLP add to it.
+// Drawn is the id that stands for the token of a draw of the pass before, counted from 0 over its sequences that have
+// one: that token need not be known yet.
+func Drawn(draw int) int32 { return int32(-1 - draw) }
+
+// Compute runs forward passes in the order Begin, Embed, then Attention and MLP per layer, Head, End. Calls only queue
+// work; errors of any kind come from Begin (the batch is wrong: nothing was done) or from the Pass. The hidden state of a
+// pass is one [rows, hidden] matrix that stays inside: Embed sets it, Attention and MLP add to it.
+//
+// A pass may begin before the one before it is over, so that the device finds it ready: what is queued runs in order.
+// The batch and all it points to must not change until its Pass is over. Calls are for one goroutine at a time.
 //
 // What a row becomes depends on its sequence's tokens alone, bit for bit: not on chunking, block numbers, block size
 // or other sequences of the batch.
@@ -243,8 +250,15 @@ type Compute interface {
 	MLP(w *MLPWeights)
 	// Head makes logits for the last row of each sequence that has a Draw, and no others.
 	Head(w *HeadWeights)
-	// End waits and returns one token per sequence with a Draw, in order. The slice is valid until the next Begin.
-	End() ([]int32, error)
+	// End queues the end of the pass. A pass that is left without End never was: it is not "the pass before".
+	End() Pass
+}
+
+// Pass is a forward pass that is queued. It is valid until the second Begin after its own.
+type Pass interface {
+	// Wait waits until the pass is over and returns one token per sequence with a Draw, in order: -1 where the logits are
+	// not numbers. It may be called on any goroutine, and again; the slice is valid as long as the Pass.
+	Wait() ([]int32, error)
 }
 
 // LogitReader is implemented by a Compute whose last pass's logits can be read back, for tests.

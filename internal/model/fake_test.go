@@ -17,7 +17,7 @@ type fakeDevice struct {
 	refuse  string   // an upload of this tensor fails
 	calls   []string
 	endErr  error
-	release chan struct{} // when not nil, End waits for it
+	release chan struct{} // when not nil, a pass waits for it
 }
 
 type handle struct{ tensors []device.Tensor }
@@ -99,11 +99,15 @@ func (c *fakeCompute) Attention(l int, w *device.AttentionWeights) {
 }
 func (c *fakeCompute) MLP(w *device.MLPWeights)   { c.note("mlp %s", first(w.Experts)) }
 func (c *fakeCompute) Head(w *device.HeadWeights) { c.note("head %s", first(w.Out)) }
-func (c *fakeCompute) End() ([]int32, error) {
+func (c *fakeCompute) End() device.Pass {
+	c.note("end")
+	return c
+}
+
+func (c *fakeCompute) Wait() ([]int32, error) {
 	if c.dev.release != nil {
 		<-c.dev.release
 	}
-	c.note("end")
 	return []int32{42}, c.dev.endErr
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"larder/internal/device"
@@ -17,25 +18,29 @@ import (
 
 // Errors of Launch and Wait, which break the order of calls.
 var (
-	ErrBusy   = errors.New("model: a pass is running")
+	ErrBusy   = errors.New("model: as many passes are under way as may be")
 	ErrIdle   = errors.New("model: no pass was launched")
 	ErrClosed = errors.New("model: closed")
 )
 
-// Model runs forward passes, one at a time. Its methods are for one goroutine at a time.
+// Depth is how many passes may be under way at once: one computes, the next is prepared meanwhile.
+const Depth = 2
+
+// Model runs forward passes in the order of Launch. Its methods are for one goroutine at a time.
 type Model struct {
 	weights *Weights
 	compute device.Compute
 	jobs    chan *device.Batch
-	results chan result
+	queued  chan queued
 	worker  sync.WaitGroup
-	running bool
+	flying  int // launched and not waited for
 	closed  bool
 }
 
-type result struct {
-	tokens []int32
-	err    error
+// queued is a pass that the device knows, or why it does not.
+type queued struct {
+	pass device.Pass
+	err  error
 }
 
 // New prepares the forward pass of weights over the KV pool in spec. spec.Config may be nil; it is the weights'.
@@ -51,23 +56,31 @@ func New(dev device.Device, weights *Weights, spec device.ComputeSpec) (*Model, 
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{weights: weights, compute: compute, jobs: make(chan *device.Batch), results: make(chan result)}
+	m := &Model{weights: weights, compute: compute, jobs: make(chan *device.Batch, Depth), queued: make(chan queued, Depth)}
 	m.worker.Go(m.work)
 	return m, nil
 }
 
-// work runs every pass on one OS thread, as device contexts want it.
+// work queues every pass from one OS thread, as device contexts want it. A pass that was refused is not the one before
+// the next, so a batch that takes tokens from it is refused as well.
 func (m *Model) work() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	var refused error
 	for b := range m.jobs {
-		tokens, err := m.pass(b)
-		m.results <- result{tokens, err}
+		var q queued
+		if refused != nil && slices.ContainsFunc(b.IDs, func(id int32) bool { return id < 0 }) {
+			q.err = fmt.Errorf("model: the pass before drew no tokens: %w", refused)
+		} else {
+			q.pass, q.err = m.pass(b)
+		}
+		refused = q.err
+		m.queued <- q
 	}
 }
 
 // pass is the decoder.
-func (m *Model) pass(b *device.Batch) ([]int32, error) {
+func (m *Model) pass(b *device.Batch) (device.Pass, error) {
 	if err := m.compute.Begin(b); err != nil {
 		return nil, err
 	}
@@ -77,34 +90,42 @@ func (m *Model) pass(b *device.Batch) ([]int32, error) {
 		m.compute.MLP(&m.weights.Layers[l].MLP)
 	}
 	m.compute.Head(&m.weights.Head)
-	return m.compute.End()
+	return m.compute.End(), nil
 }
 
-// Launch starts a pass and returns. The batch and what it points to must not change until Wait returns.
+// Launch starts a pass and returns. Up to Depth may be under way; ids may name what the one launched before draws (see
+// device.Drawn). The batch and what it points to must not change until the Wait for it returns.
 func (m *Model) Launch(b *device.Batch) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case m.running:
+	case m.flying == Depth:
 		return ErrBusy
 	}
-	m.running = true
+	m.flying++
 	m.jobs <- b
 	return nil
 }
 
-// Wait waits for the launched pass: one token per sequence with a Draw, in order, valid until the next Launch.
+// Wait waits for the oldest pass under way: one token per sequence with a Draw, in order, valid until the second Launch
+// after that pass's own.
 func (m *Model) Wait() ([]int32, error) {
-	if !m.running {
+	if m.flying == 0 {
 		return nil, ErrIdle
 	}
-	r := <-m.results
-	m.running = false
-	return r.tokens, r.err
+	q := <-m.queued
+	m.flying--
+	if q.err != nil {
+		return nil, q.err
+	}
+	return q.pass.Wait()
 }
 
-// Forward is Launch and Wait.
+// Forward is Launch and Wait, with nothing under way before.
 func (m *Model) Forward(b *device.Batch) ([]int32, error) {
+	if m.flying > 0 {
+		return nil, ErrBusy
+	}
 	if err := m.Launch(b); err != nil {
 		return nil, err
 	}
@@ -123,14 +144,13 @@ func (m *Model) Logits(i int) []float32 {
 // Weights are those that the model runs.
 func (m *Model) Weights() *Weights { return m.weights }
 
-// Close waits for a running pass and stops the model. It is idempotent.
+// Close waits for the passes under way and stops the model. It is idempotent.
 func (m *Model) Close() error {
 	if m.closed {
 		return nil
 	}
-	if m.running {
-		<-m.results
-		m.running = false
+	for m.flying > 0 {
+		_, _ = m.Wait() // nobody asks what came of it
 	}
 	m.closed = true
 	close(m.jobs)

@@ -72,15 +72,20 @@ func TestLaunchAndWait(t *testing.T) {
 	if err := m.Launch(b); err != nil {
 		t.Fatal(err)
 	}
+	if err := m.Launch(b); err != nil {
+		t.Errorf("the next pass while one runs: %v", err)
+	}
 	if err := m.Launch(b); !errors.Is(err, ErrBusy) {
-		t.Errorf("Launch twice: %v", err)
+		t.Errorf("a third pass: %v", err)
 	}
 	if _, err := m.Forward(b); !errors.Is(err, ErrBusy) {
 		t.Errorf("Forward while a pass runs: %v", err)
 	}
-	dev.release <- struct{}{} // only now may the pass end: Launch did not wait for it
-	if got, err := m.Wait(); err != nil || !slices.Equal(got, []int32{42}) {
-		t.Errorf("%v, %v", got, err)
+	for range Depth {
+		go func() { dev.release <- struct{}{} }() // only now may a pass end: Launch did not wait for it
+		if got, err := m.Wait(); err != nil || !slices.Equal(got, []int32{42}) {
+			t.Errorf("%v, %v", got, err)
+		}
 	}
 	dev.endErr = device.ErrLost
 	if err := m.Launch(b); err != nil {
@@ -89,6 +94,24 @@ func TestLaunchAndWait(t *testing.T) {
 	close(dev.release)
 	if _, err := m.Wait(); !errors.Is(err, device.ErrLost) {
 		t.Errorf("a lost device: %v", err)
+	}
+}
+
+// TestDrawnFromARefusedPass: tokens of a pass that never ran are not taken from the one before it.
+func TestDrawnFromARefusedPass(t *testing.T) {
+	m := newFake(t, &fakeDevice{})
+	for _, b := range []*device.Batch{{}, {IDs: []int32{device.Drawn(0)}}} {
+		if err := m.Launch(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := m.Wait(); err == nil {
+			t.Error("no error")
+		}
+	}
+	if _, err := m.Forward(&device.Batch{IDs: []int32{1}}); err != nil {
+		t.Errorf("the pass after: %v", err)
 	}
 }
 

@@ -278,7 +278,9 @@ func (c *plainCompute) Head(w *device.HeadWeights) {
 	}
 }
 
-func (c *plainCompute) End() ([]int32, error) {
+func (c *plainCompute) End() device.Pass { return c }
+
+func (c *plainCompute) Wait() ([]int32, error) {
 	var tokens []int32
 	for i := range c.batch.Seqs {
 		if d := c.batch.Seqs[i].Draw; d != nil {

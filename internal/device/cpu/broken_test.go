@@ -41,6 +41,7 @@ type (
 	stray       struct{ proxy } // attention writes behind its tokens
 	careless    struct{ proxy } // Begin does not look at ids
 	wrongToken  struct{ proxy }
+	forgetful   struct{ proxy } // takes drawn tokens from the wrong pass
 	tableRow    struct{ proxy }
 )
 
@@ -94,12 +95,18 @@ func (p *careless) Begin(b *device.Batch) error {
 	return p.compute.Begin(&same)
 }
 
-func (p *wrongToken) End() ([]int32, error) {
-	tokens, err := p.compute.End()
-	for i := range tokens {
-		tokens[i]++
+func (p *wrongToken) End() device.Pass {
+	end := p.compute.End().(*pass)
+	for i := range end.tokens {
+		end.tokens[i]++
 	}
-	return tokens, err
+	return end
+}
+
+func (p *forgetful) Begin(b *device.Batch) error {
+	p.compute.last = p.compute.other // of the pass before that
+	p.compute.last.tokens = p.compute.last.tokens[:cap(p.compute.last.tokens)]
+	return p.compute.Begin(b)
 }
 
 func (p *tableRow) Embed(m device.Matrix) {
@@ -127,6 +134,7 @@ func TestSuiteCatches(t *testing.T) {
 		{"same-bits", func(p proxy) device.Compute { return &company{p} }},
 		{"refused/batches", func(p proxy) device.Compute { return &careless{p} }},
 		{"head", func(p proxy) device.Compute { return &wrongToken{p} }},
+		{"drawn", func(p proxy) device.Compute { return &forgetful{p} }},
 		{"embed", func(p proxy) device.Compute { return &tableRow{p} }},
 	} {
 		open := func(wrap func(device.Compute) device.Compute) devicetest.Open {

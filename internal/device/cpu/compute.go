@@ -29,6 +29,7 @@ type compute struct {
 	pool   []byte
 
 	batch *device.Batch
+	ids   []int32 // of the batch, all known
 	rows  []row
 	draws []draw
 
@@ -38,7 +39,8 @@ type compute struct {
 	out    []float32 // [subRows][widest padded output]
 	exact  []float32 // [mlpRows][evenHidden] fp32, for the router
 	logits []float32 // [draws][padded vocabulary]
-	tokens []int32
+	last   *pass     // the one before: Begin may ask for its tokens
+	other  *pass     // the one before that, free for the next
 	rope   ropeTable
 	moe    moeScratch
 	work   []workerScratch
@@ -51,6 +53,12 @@ type draw struct {
 	row int
 	ask *sample.Draw
 }
+
+// pass is over when End returns: each pass runs inside the calls that make it.
+type pass struct{ tokens []int32 }
+
+// Wait implements device.Pass.
+func (p *pass) Wait() ([]int32, error) { return p.tokens, nil }
 
 // row places one row of the pass.
 type row struct {
@@ -94,7 +102,8 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	c.in = c.newOperand(sub, max(cfg.HiddenSize, q))
 	c.out = make([]float32, sub*pad(max(cfg.QKVRows(), cfg.HiddenSize)))
 	c.logits = make([]float32, 0, min(spec.MaxSeqs, 8)*pad(cfg.VocabSize))
-	c.tokens = make([]int32, 0, spec.MaxSeqs)
+	c.ids = make([]int32, 0, spec.MaxTokens)
+	c.last, c.other = &pass{make([]int32, 0, spec.MaxSeqs)}, &pass{make([]int32, 0, spec.MaxSeqs)}
 	c.draws = make([]draw, 0, spec.MaxSeqs)
 	c.shorts = make([]short, 0, spec.MaxSeqs)
 	c.rope = newRope(cfg)
@@ -146,7 +155,13 @@ func (c *compute) Begin(b *device.Batch) error {
 		}
 	}
 	c.batch = b
-	c.rows, c.draws, c.tokens = c.rows[:0], c.draws[:0], c.tokens[:0]
+	c.rows, c.draws, c.ids = c.rows[:0], c.draws[:0], c.ids[:0]
+	for _, id := range b.IDs {
+		if id < 0 {
+			id = max(c.last.tokens[-1-id], 0)
+		}
+		c.ids = append(c.ids, id)
+	}
 	for i := range b.Seqs {
 		s := &b.Seqs[i]
 		for t := range s.Tokens {
@@ -191,8 +206,8 @@ func (c *compute) validate(b *device.Batch) error {
 		return fmt.Errorf("cpu: %d ids for %d rows", len(b.IDs), rows)
 	}
 	for i, id := range b.IDs {
-		if id < 0 || int(id) >= c.cfg.VocabSize {
-			return fmt.Errorf("cpu: row %d has id %d, the vocabulary %d", i, id, c.cfg.VocabSize)
+		if int(id) >= c.cfg.VocabSize || int(id) < -len(c.last.tokens) {
+			return fmt.Errorf("cpu: row %d has id %d; the vocabulary has %d, and the pass before drew %d", i, id, c.cfg.VocabSize, len(c.last.tokens))
 		}
 	}
 	return nil
@@ -203,7 +218,7 @@ func (c *compute) Embed(table device.Matrix) {
 	m := table.(*matrix)
 	c.team.rows(len(c.rows), 64, func(_, lo, hi int) {
 		for r := lo; r < hi; r++ {
-			m.Row(c.x(r), int(c.batch.IDs[r]))
+			m.Row(c.x(r), int(c.ids[r]))
 		}
 	})
 }
@@ -288,10 +303,12 @@ func (c *compute) Head(w *device.HeadWeights) {
 }
 
 // End implements device.Compute.
-func (c *compute) End() ([]int32, error) {
-	c.tokens = c.tokens[:len(c.draws)]
-	c.team.run(len(c.draws), func(_, i int) { c.tokens[i] = sample.Pick(c.Logits(i), c.draws[i].ask) })
-	return c.tokens, nil
+func (c *compute) End() device.Pass {
+	p := c.other
+	p.tokens = p.tokens[:len(c.draws)]
+	c.team.run(len(c.draws), func(_, i int) { p.tokens[i] = sample.Pick(c.Logits(i), c.draws[i].ask) })
+	c.last, c.other = p, c.last
+	return p
 }
 
 // Logits implements device.LogitReader.

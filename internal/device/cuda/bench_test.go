@@ -230,7 +230,7 @@ func BenchmarkPass(b *testing.B) {
 				n.start(b, batch)
 				n.c.MLP(&n.mlp)
 				n.c.Head(&n.head)
-				if _, err := n.c.End(); err != nil {
+				if _, err := n.c.End().Wait(); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -252,7 +252,7 @@ func BenchmarkRested(b *testing.B) {
 				n.start(b, batch)
 				n.c.MLP(&n.mlp)
 				n.c.Head(&n.head)
-				if _, err := n.c.End(); err != nil {
+				if _, err := n.c.End().Wait(); err != nil {
 					b.Fatal(err)
 				}
 				busy += time.Since(began)

@@ -8,7 +8,6 @@ import (
 
 	"larder/internal/arch"
 	"larder/internal/device"
-	"larder/internal/sample"
 )
 
 // passRows is how many rows go through a projection or an MLP at once: scratch memory is for so many.
@@ -31,11 +30,11 @@ type compute struct {
 	stream  *stream
 	err     error // of this pass
 
-	batch  *device.Batch
-	count  int // rows
-	draws  int
-	plan   plan
-	tokens []int32
+	slots [2]slot // passes take turns
+	turn  int     // whose turn it is: the pass that began last, or begins next
+	plan  *plan   // of that slot
+	count int     // rows
+	draws int
 
 	hidden  *buffer // fp32 [rows][hiddenPitch], the residual stream
 	heads   *buffer // bf16 [rows][headsPitch]: Q, later delta
@@ -49,8 +48,6 @@ type compute struct {
 	last    scratch // bf16 [draws][hidden up to 8]
 	logits  scratch // fp32 [draws][vocabulary up to 4]
 	parts   scratch // uint64 [draws][bestParts]: the best of each part of the logits
-	chosen  scratch // int32 [draws]
-	answer  scratch // the same on the host
 	readers scratch // host memory for Logits, Hidden and SetHidden
 	rows    []float32
 }
@@ -68,13 +65,16 @@ func (d *Device) NewCompute(spec device.ComputeSpec) (device.Compute, error) {
 	if c.stream, err = d.newStream(); err != nil {
 		return nil, err
 	}
-	for _, s := range []*scratch{&c.last, &c.logits, &c.parts, &c.chosen, &c.plan.far} {
+	for _, s := range []*scratch{&c.last, &c.logits, &c.parts} {
 		s.dev = d
 	}
-	for _, s := range []*scratch{&c.answer, &c.readers, &c.plan.near} {
-		s.dev, s.host = d, true
+	c.readers.dev, c.readers.host = d, true
+	err = c.allocate()
+	for i := range c.slots {
+		err = errors.Join(err, c.slots[i].open(c))
 	}
-	if err := c.allocate(); err != nil {
+	c.plan = &c.slots[0].plan
+	if err != nil {
 		return nil, fmt.Errorf("cuda: scratch memory for %d rows: %w", spec.MaxTokens, err)
 	}
 	if c.byGroups() {
@@ -206,6 +206,7 @@ func (c *compute) Begin(b *device.Batch) error {
 	if err := c.validate(b); err != nil {
 		return err
 	}
+	now, before := &c.slots[c.turn], &c.slots[1-c.turn]
 	for _, e := range b.After {
 		own, ok := e.(*event)
 		if !ok || own.dev != c.dev || own.err != nil {
@@ -214,18 +215,15 @@ func (c *compute) Begin(b *device.Batch) error {
 			}
 		}
 	}
-	if err := c.dev.on(func() error { // the last pass may have been left without End
-		return c.dev.drv.call("cuStreamSynchronize", c.dev.drv.streamSync, c.stream.handle)
-	}); err != nil {
+	if err := now.clear(); err != nil {
 		return err
 	}
-	c.batch, c.err, c.count, c.draws, c.delta = b, nil, len(b.IDs), 0, false
-	c.tokens = c.tokens[:0]
-	for i := range b.Seqs {
-		if b.Seqs[i].Draw != nil {
-			c.draws++
-		}
+	ids, err := before.known(b.IDs, now.ids)
+	if err != nil {
+		return err
 	}
+	now.begin(b, ids)
+	c.plan, c.err, c.count, c.draws, c.delta = &now.plan, nil, len(b.IDs), len(now.asked), false
 	if err := c.plan.make(c); err != nil {
 		return err
 	}
@@ -253,8 +251,8 @@ func (c *compute) validate(b *device.Batch) error {
 		return fmt.Errorf("cuda: %d ids for %d rows", len(b.IDs), rows)
 	}
 	for i, id := range b.IDs {
-		if id < 0 || int(id) >= c.cfg.VocabSize {
-			return fmt.Errorf("cuda: row %d has id %d, the vocabulary %d", i, id, c.cfg.VocabSize)
+		if before := len(c.slots[1-c.turn].asked); int(id) >= c.cfg.VocabSize || int(id) < -before {
+			return fmt.Errorf("cuda: row %d has id %d; the vocabulary has %d, and the pass before drew %d", i, id, c.cfg.VocabSize, before)
 		}
 	}
 	return nil
@@ -293,6 +291,7 @@ type embedArgs struct {
 	table uintptr
 	ld    int64
 	ids   uintptr
+	drawn uintptr // of the pass before
 	n     int32
 }
 
@@ -301,7 +300,7 @@ func (c *compute) Embed(table device.Matrix) {
 	m := table.(*matrix)
 	c.do(func() error {
 		return launch(c.dev, c.stream.handle, "embed", c.count, 1, 256,
-			&embedArgs{c.hidden.ptr, c.hiddenPitch(), m.b.ptr, int64(m.ld), c.plan.ids(), int32(c.cfg.HiddenSize)})
+			&embedArgs{c.hidden.ptr, c.hiddenPitch(), m.b.ptr, int64(m.ld), c.plan.ids(), c.slots[1-c.turn].chosen.ptr, int32(c.cfg.HiddenSize)})
 	})
 }
 
@@ -372,8 +371,8 @@ func (c *compute) Head(w *device.HeadWeights) {
 	}
 	c.settle()
 	c.do(func() error {
-		n := int64(c.draws)
-		err := errors.Join(c.last.need(n*c.inPitch()*2), c.logits.need(n*c.vocabPitch()*4), c.parts.need(n*bestParts*8), c.chosen.need(n*4), c.answer.need(n*4))
+		n, now := int64(c.draws), &c.slots[c.turn]
+		err := errors.Join(c.grow(&c.last, n*c.inPitch()*2), c.grow(&c.logits, n*c.vocabPitch()*4), c.grow(&c.parts, n*bestParts*8))
 		if err != nil {
 			return err
 		}
@@ -384,39 +383,28 @@ func (c *compute) Head(w *device.HeadWeights) {
 				w: w.Norm.(*vector).b.ptr, rows: c.plan.drawRows(), n: int32(c.cfg.HiddenSize), eps: c.cfg.RMSNormEps}),
 			c.multiply("store", product{a: c.last.b.ptr, lda: c.inPitch(), w: m, c: c.logits.b.ptr, ldc: c.vocabPitch(), m: c.draws}),
 			launch(d, s, "best_part", bestParts, c.draws, 256, &bestArgs{c.parts.b.ptr, c.logits.b.ptr, c.vocabPitch(), int32(c.cfg.VocabSize)}),
-			launch(d, s, "argmax", c.draws, 1, 32, &argmaxArgs{c.chosen.b.ptr, c.answer.b.ptr, c.parts.b.ptr, bestParts}))
+			launch(d, s, "argmax", c.draws, 1, 32, &argmaxArgs{now.chosen.ptr, now.answer.ptr, c.parts.b.ptr, bestParts}),
+			now.fetch(c))
 	})
 }
 
-// End implements device.Compute. A draw that is not the plain greedy one is made from logits that are read back.
-func (c *compute) End() ([]int32, error) {
-	err := c.dev.on(func() error {
-		return c.dev.drv.call("cuStreamSynchronize", c.dev.drv.streamSync, c.stream.handle)
-	})
-	if err := errors.Join(c.err, err); err != nil {
-		return nil, err
+// grow makes scratch memory that passes share large enough. One that is under way may use what there was.
+func (c *compute) grow(s *scratch, n int64) error {
+	if s.b != nil && s.b.size >= n {
+		return nil
 	}
-	c.tokens = c.tokens[:0]
-	for i := range c.batch.Seqs {
-		d := c.batch.Seqs[i].Draw
-		if d == nil {
-			continue
-		}
-		n := len(c.tokens)
-		var token int32
-		if d.Greedy() && len(d.Banned) == 0 {
-			if c.answer.b != nil {
-				token = unsafe.Slice((*int32)(c.answer.b.host), c.draws)[n]
-			}
-		} else {
-			if err := c.readLogits(n); err != nil {
-				return nil, err
-			}
-			token = sample.Pick(c.rows, d)
-		}
-		c.tokens = append(c.tokens, token)
+	if err := c.dev.drv.call("cuStreamSynchronize", c.dev.drv.streamSync, c.stream.handle); err != nil {
+		return err
 	}
-	return c.tokens, nil
+	return s.need(n)
+}
+
+// End implements device.Compute.
+func (c *compute) End() device.Pass {
+	now := &c.slots[c.turn]
+	now.end(c)
+	c.turn = 1 - c.turn
+	return now
 }
 
 func (c *compute) readLogits(i int) error {

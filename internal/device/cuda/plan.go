@@ -42,8 +42,9 @@ func (c *compute) tiling(s *device.Seq) (tokens int, wide bool) {
 func (p *plan) measure(c *compute) {
 	p.at, p.wide, p.narrow = p.at[:0], 0, 0
 	row, table := 0, 0
-	for i := range c.batch.Seqs {
-		s := &c.batch.Seqs[i]
+	batch := c.slots[c.turn].batch
+	for i := range batch.Seqs {
+		s := &batch.Seqs[i]
 		p.at = append(p.at, part{row, table})
 		row += s.Tokens
 		table += c.spec.Layout.Blocks(s.Context + s.Tokens)
@@ -77,7 +78,7 @@ func (p *plan) make(c *compute) error {
 	if err := p.far.need(p.size); err != nil {
 		return err
 	}
-	copy(view[int32](p, p.idsAt, c.count), c.batch.IDs)
+	copy(view[int32](p, p.idsAt, c.count), c.slots[c.turn].ids)
 	p.writeRows(c)
 	p.writeTiles(c)
 	const threads = 256
@@ -102,9 +103,9 @@ func view[T any](p *plan, off int64, n int) []T {
 func (p *plan) writeRows(c *compute) {
 	rows, draws := view[placed](p, p.rowsAt, c.count), view[int32](p, p.drawsAt, c.draws)
 	tables := view[int32](p, p.tablesAt, int((p.wideAt-p.tablesAt)/4))
-	n := 0
-	for i := range c.batch.Seqs {
-		s, at := &c.batch.Seqs[i], p.at[i]
+	n, batch := 0, c.slots[c.turn].batch
+	for i := range batch.Seqs {
+		s, at := &batch.Seqs[i], p.at[i]
 		for t := range s.Tokens {
 			rows[at.row+t] = placed{int32(s.Context + t), int32(at.table)}
 		}
@@ -122,8 +123,9 @@ func (p *plan) writeRows(c *compute) {
 func (p *plan) writeTiles(c *compute) {
 	wide, narrow := view[tile](p, p.wideAt, p.wide), view[tile](p, p.narrowAt, p.narrow)
 	nWide, nNarrow := 0, 0
-	for i := range c.batch.Seqs {
-		s, at := &c.batch.Seqs[i], p.at[i]
+	batch := c.slots[c.turn].batch
+	for i := range batch.Seqs {
+		s, at := &batch.Seqs[i], p.at[i]
 		tokens, isWide := c.tiling(s)
 		for first := (s.Tokens - 1) / tokens * tokens; first >= 0; first -= tokens {
 			t := tile{int32(at.row + first), int32(s.Context + first), int32(min(tokens, s.Tokens-first)), int32(at.table)}

@@ -39,6 +39,7 @@ func Cases() []Case {
 		{"mlp/ties", checkTies},
 		{"head", checkHead},
 		{"pass", checkPass},
+		{"drawn", checkDrawn},
 		{"same-bits", checkSameBits},
 		{"refused/batches", checkBadBatches},
 		{"refused/specs", checkBadSpecs},

@@ -62,7 +62,7 @@ func (r *rig) attention(l int, spans []span) error {
 	}
 	r.hidden.SetHidden(rows)
 	r.comp.Attention(l, r.w.attention[l])
-	if _, err := r.comp.End(); err != nil {
+	if _, err := r.comp.End().Wait(); err != nil {
 		return err
 	}
 	got := r.hidden.Hidden()
@@ -159,7 +159,7 @@ func (r *rig) embed(spans []span) error {
 		return err
 	}
 	r.comp.Embed(r.w.embed)
-	if _, err := r.comp.End(); err != nil {
+	if _, err := r.comp.End().Wait(); err != nil {
 		return err
 	}
 	h := r.m.cfg.HiddenSize
@@ -212,7 +212,7 @@ func (r *rig) mlp(l, n int, tied bool) error {
 	}
 	r.hidden.SetHidden(rows)
 	r.comp.MLP(r.w.mlp[l])
-	if _, err := r.comp.End(); err != nil {
+	if _, err := r.comp.End().Wait(); err != nil {
 		return err
 	}
 	want, margins := make([][]float64, n), make([]float64, n)
@@ -299,7 +299,7 @@ func (r *rig) head() error {
 	}
 	r.hidden.SetHidden(rows)
 	r.comp.Head(r.w.head)
-	tokens, err := r.comp.End()
+	tokens, err := r.comp.End().Wait()
 	if err != nil {
 		return err
 	}
@@ -406,7 +406,7 @@ func (r *rig) pass(b *device.Batch, past [][]history) error {
 	}
 	r.comp.Embed(r.w.embed)
 	r.layersAndHead()
-	if _, err := r.comp.End(); err != nil {
+	if _, err := r.comp.End().Wait(); err != nil {
 		return err
 	}
 	ids, h := b.IDs, r.m.cfg.HiddenSize

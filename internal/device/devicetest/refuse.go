@@ -72,7 +72,7 @@ func (r *rig) whole(b *device.Batch) ([][]float32, error) {
 	}
 	r.comp.Embed(r.w.embed)
 	r.layersAndHead()
-	_, err := r.comp.End()
+	_, err := r.comp.End().Wait()
 	return r.hidden.Hidden(), err
 }
 
@@ -94,6 +94,7 @@ func spoilt(r *rig) map[string]func(b *device.Batch) {
 		"fewer ids than rows":       func(b *device.Batch) { b.IDs = b.IDs[:36] },
 		"more ids than rows":        func(b *device.Batch) { b.IDs = append(b.IDs, 0) },
 		"a negative id":             func(b *device.Batch) { b.IDs[7] = -1 },
+		"a draw that was not made":  func(b *device.Batch) { b.IDs[7] = device.Drawn(2) },
 		"an id behind the words":    func(b *device.Batch) { b.IDs[36] = int32(r.m.cfg.VocabSize) },
 		"rows without a sequence":   func(b *device.Batch) { b.Seqs = nil },
 		"the load before it failed": func(b *device.Batch) { b.After = []device.Event{failed{}} },

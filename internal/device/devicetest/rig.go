@@ -131,7 +131,7 @@ func (r *rig) poison() error {
 	r.comp.Embed(r.w.embed)
 	r.hidden.SetHidden(rows)
 	r.layersAndHead()
-	_, err := r.comp.End()
+	_, err := r.comp.End().Wait()
 	return err
 }
 

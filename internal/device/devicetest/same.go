@@ -78,7 +78,7 @@ func (r *rig) collect(b *device.Batch, of []*text) error {
 	}
 	r.comp.Embed(r.w.embed)
 	r.layersAndHead()
-	if _, err := r.comp.End(); err != nil {
+	if _, err := r.comp.End().Wait(); err != nil {
 		return err
 	}
 	rows, draws := r.hidden.Hidden(), 0

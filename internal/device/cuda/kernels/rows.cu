@@ -42,9 +42,10 @@ extern "C" __global__ void widen(float *dst, const u16 *src, int n) {
     if (i < n) dst[i] = from_bf16(src[i]);
 }
 
-extern "C" __global__ void embed(float *x, i64 ldx, const u16 *table, i64 ld, const int *ids, int n) {
+extern "C" __global__ void embed(float *x, i64 ldx, const u16 *table, i64 ld, const int *ids, const int *drawn, int n) {
     const i64 r = blockIdx.x;
-    const u16 *from = table + (i64)ids[r] * ld;
+    const int id = ids[r];
+    const u16 *from = table + (i64)(id >= 0 ? id : max(drawn[-1 - id], 0)) * ld; // nothing could be drawn from NaN
     for (int i = threadIdx.x; i < n; i += blockDim.x) x[r * ldx + i] = from_bf16(from[i]);
 }
 
