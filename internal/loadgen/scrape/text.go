@@ -111,9 +111,6 @@ func label(labels, name string) (string, bool) {
 	return "", false
 }
 
-// has says whether there is a series of that name.
-func (s *Snapshot) has(name string) bool { return len(s.byName[name]) > 0 }
-
 // hasPrefix says whether there is a series whose name starts so.
 func (s *Snapshot) hasPrefix(prefix string) bool {
 	for name := range s.byName {
