@@ -28,7 +28,8 @@ func (doctorCmd) Run(s *streams) error {
 	fact(s.out, "huge pages", "%s", hugePages())
 	fact(s.out, "NUMA nodes", "%s", numaNodes())
 	fact(s.out, "tiers", "%s", info.TierNote)
-	fact(s.out, "NVIDIA GPU", "%s", gpuNote())
+	doctorGPU(s.out)
+	fact(s.out, "pinnable", "%s", pinnable())
 	if path := findTokenizer("", ""); path != "" {
 		fact(s.out, "tokenizer", "%s", path)
 	} else {
@@ -71,11 +72,56 @@ func numaNodes() string {
 	return fmt.Sprintf("%d: bind the process to one (numactl --cpunodebind), larder does not place memory", len(nodes))
 }
 
-// gpuNote opens the GPU, if there is one, as a run would.
-func gpuNote() string {
+// doctorGPU says what there is of CUDA, and opens the GPU, if there is one, as a run would.
+func doctorGPU(w io.Writer) {
 	if !cuda.Present() {
-		return "none found (/dev/nvidiactl); the CPU computes"
+		fact(w, "NVIDIA GPU", "none found (/dev/nvidiactl); the CPU computes")
+		return
 	}
+	found, err := cuda.Inspect(os.Getenv("LARDER_CUDA_PATH"))
+	if err != nil {
+		fact(w, "NVIDIA GPU", "found, but it cannot be used: %v", err)
+		return
+	}
+	fact(w, "CUDA driver", "%s (%s)", found.Driver, found.DriverPath)
+	if found.Embedded {
+		fact(w, "CUDA kernels", "in this binary; no compiler is needed (there is: %s)", found.Compiler)
+	} else {
+		fact(w, "CUDA kernels", "compiled here and kept in %s: %s", cuda.DefaultCacheDir(), found.Compiler)
+	}
+	for i, g := range found.GPUs {
+		fact(w, fmt.Sprintf("GPU %d", i), "%s at %s, compute capability %d.%d, %d SMs, %.1f GiB, %s, %s", g.Name, g.Address, g.Major, g.Minor, g.Units,
+			float64(g.MemoryBytes)/(1<<30), orUnknown(g.Link, "PCI Express "), nodeNote(g.Node))
+	}
+	fact(w, "device", "%s", gpuNote())
+}
+
+func orUnknown(value, label string) string {
+	if value == "" {
+		return label + "link unknown here"
+	}
+	return label + value
+}
+
+func nodeNote(node int) string {
+	if node < 0 {
+		return "NUMA node unknown here"
+	}
+	return fmt.Sprintf("NUMA node %d: host memory for KV is taken there", node)
+}
+
+// pinnable is how much memory of the host a run could pin now.
+func pinnable() string {
+	free := freeHostBytes("/")
+	if free == 0 {
+		return "unknown here"
+	}
+	return fmt.Sprintf("%.1f GiB of host memory are free for a KV tier, of which %.0f stay for the system",
+		float64(free)/(1<<30), float64(hostReserve)/(1<<30))
+}
+
+// gpuNote opens the GPU as a run would.
+func gpuNote() string {
 	gpu, err := cuda.New(cuda.Config{LibraryPath: os.Getenv("LARDER_CUDA_PATH"), CacheDir: cuda.DefaultCacheDir()})
 	if err != nil {
 		return "found, but it cannot be used: " + err.Error()

@@ -144,7 +144,11 @@ func (d *Device) Close() error {
 	}
 	d.closed = true
 	err := d.on(d.freeAll)
-	return errors.Join(err, d.drv.call("cuDevicePrimaryCtxRelease", d.drv.release, uintptr(d.gpu)))
+	err = errors.Join(err, d.drv.call("cuDevicePrimaryCtxRelease", d.drv.release, uintptr(d.gpu)))
+	if errors.Is(err, device.ErrLost) { // all that is left says the same
+		return fmt.Errorf("cuda: %w: nothing of it could be freed", device.ErrLost)
+	}
+	return err
 }
 
 func (d *Device) freeAll() error {

@@ -3,11 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -82,20 +78,4 @@ func fault(b []byte, progress func(done int64)) {
 }
 
 // Node is the NUMA node that the GPU hangs on; -1 where the system does not say.
-func (d *Device) Node() int {
-	var text [32]byte
-	err := d.drv.call("cuDeviceGetPCIBusId", d.drv.busID, uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)-1), uintptr(d.gpu))
-	if err != nil {
-		return -1
-	}
-	id, _, _ := strings.Cut(string(text[:]), "\x00")
-	raw, err := os.ReadFile(filepath.Join("/sys/bus/pci/devices", strings.ToLower(id), "numa_node"))
-	if err != nil {
-		return -1
-	}
-	node, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil {
-		return -1
-	}
-	return node
-}
+func (d *Device) Node() int { return nodeOf(d.drv.address(d.gpu)) }
