@@ -52,8 +52,8 @@ func keys(ids []any) []string {
 	return out
 }
 
-// take serves a prompt: the tokens found on the device and below it, while all of it comes onto the device.
-func (f *fake) take(ids []any) (hits [2]int) {
+// take serves a prompt, the nth: the tokens found on the device and below it, while all of it comes onto the device.
+func (f *fake) take(ids []any) (hits [2]int, nth int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests++
@@ -86,7 +86,7 @@ func (f *fake) take(ids []any) (hits [2]int) {
 	}
 	f.hits[0] += hits[0]
 	f.hits[1] += hits[1]
-	return hits
+	return hits, f.requests
 }
 
 func (f *fake) answer(r *mockserver.Request) mockserver.Answer {
@@ -97,8 +97,8 @@ func (f *fake) answer(r *mockserver.Request) mockserver.Answer {
 	if len(ids) == 0 || f.fault == "text only" {
 		return mockserver.Answer{Status: 400, Type: "application/json", Pieces: []mockserver.Piece{{Data: `{"error":{"message":"token ids are not taken"}}`}}}
 	}
-	hits := f.take(ids)
-	if f.fault == "dies" && f.requests > 40 {
+	hits, nth := f.take(ids)
+	if f.fault == "dies" && nth > 40 {
 		return mockserver.Answer{End: mockserver.Cut}
 	}
 	computed := len(ids) - hits[0] - hits[1]
