@@ -184,7 +184,7 @@ func parseIndex(text []byte) (map[string][]string, error) {
 	shards := map[string][]string{}
 	for name, shard := range index.WeightMap {
 		// An index from elsewhere must not reach outside its folder.
-		if shard == "" || shard != filepath.Base(shard) || !filepath.IsLocal(shard) {
+		if shard == "" || shard == "." || shard != filepath.Base(shard) || !filepath.IsLocal(shard) {
 			return nil, fmt.Errorf("tensor %s: %q is not a file name", show(name), shard)
 		}
 		shards[shard] = append(shards[shard], name)

@@ -241,6 +241,7 @@ func FuzzHeader(f *testing.F) {
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte(`{"weight_map":{"a":"m.safetensors"}}`))
 	f.Add([]byte(`{"weight_map":{"a":"../../x"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"."}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		shards, err := parseIndex(text)
 		if err != nil {
