@@ -47,13 +47,15 @@ func TestLost(t *testing.T) {
 	}
 }
 
+type trapArgs struct{ code int32 }
+
 func trap(t *testing.T) {
 	d := openTest(t)
 	n, err := openCompiler("")
 	if err != nil {
 		t.Skip(err)
 	}
-	text, _, err := n.build(source{"trap.cu", `extern "C" __global__ void stop() { asm volatile("trap;"); }`}, d.target)
+	text, _, err := n.build(source{"trap.cu", `extern "C" __global__ void stop(int code) { if (code == 7) asm volatile("trap;"); }`}, d.target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,7 @@ func trap(t *testing.T) {
 		if err := d.drv.call("cuModuleLoadData", d.drv.moduleLoad, uintptr(unsafe.Pointer(&module)), uintptr(unsafe.Pointer(&text[0]))); err != nil {
 			return err
 		}
-		return d.findKernels(module, map[string]any{"stop": struct{}{}})
+		return d.findKernels(module, map[string]any{"stop": trapArgs{}})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +73,7 @@ func trap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.do(func() error { return launch(d, s.handle, "stop", 1, 1, 1, &struct{}{}) })
+	s.do(func() error { return launch(d, s.handle, "stop", 1, 1, 1, &trapArgs{7}) })
 	if err := s.Record().Wait(); !errors.Is(err, device.ErrLost) {
 		t.Errorf("waiting behind the trap: %v", err)
 	}

@@ -237,9 +237,12 @@ func (d *Device) elapsed(from *epoch, e uintptr) (time.Duration, error) {
 func (s *stream) Close() error {
 	err := s.err
 	if s.handle != 0 {
-		err = errors.Join(err, s.dev.on(func() error {
+		err = s.dev.on(func() error { // it reports what s.err does, if the GPU is lost
 			return s.dev.drv.call("cuStreamSynchronize", s.dev.drv.streamSync, s.handle)
-		}))
+		})
+		if !errors.Is(err, device.ErrLost) {
+			err = errors.Join(s.err, err)
+		}
 	}
 	d := s.dev
 	d.mu.Lock()
@@ -250,7 +253,11 @@ func (s *stream) Close() error {
 	delete(d.streams, s)
 	h := s.handle
 	s.handle = 0
-	return errors.Join(err, d.on(func() error { return d.drv.call("cuStreamDestroy", d.drv.streamDestroy, h) }))
+	err2 := d.on(func() error { return d.drv.call("cuStreamDestroy", d.drv.streamDestroy, h) })
+	if errors.Is(err, device.ErrLost) { // the second says the same
+		return err
+	}
+	return errors.Join(err, err2)
 }
 
 // Done implements device.Event. A point behind an error is reached.
