@@ -201,7 +201,7 @@ func (c *benchCmd) prepare(ctx context.Context, cfg loadgen.Config, control *loa
 		if err := c.warmUp(ctx, cfg, set.Items); err != nil {
 			return err
 		}
-		fmt.Fprintf(log, "warm-up: %d requests done\n", c.Warmups)
+		fmt.Fprintf(log, "warm-up: %s done\n", serving.Count(c.Warmups, "request"))
 	}
 	if c.Flush || os.Getenv("SGLANG_IS_IN_CI") == "true" && strings.HasPrefix(c.Backend, "sglang") {
 		if err := control.Flush(ctx, fromSeconds(c.FlushWait)); err != nil {

@@ -128,6 +128,10 @@ func TestFailureClasses(t *testing.T) {
 		"busy": {func(*mockserver.Request) mockserver.Answer {
 			return mockserver.Answer{Status: 503, Pieces: []mockserver.Piece{{Data: `{"error":"The request queue is full."}`}}}
 		}, Timeouts{}, ClassHTTP, "queue is full"},
+		"web page of a proxy": {func(*mockserver.Request) mockserver.Answer {
+			page := "<!DOCTYPE html>\r\n<html>\n<head><title>\n502 Bad\nGateway</title></head><body>no upstream</body></html>"
+			return mockserver.Answer{Status: 502, Type: "text/html", Pieces: []mockserver.Piece{{Data: page}}}
+		}, Timeouts{}, ClassHTTP, "502 Bad Gateway: a web page 502 Bad Gateway"},
 		"web page": {func(*mockserver.Request) mockserver.Answer {
 			return mockserver.Answer{Type: "text/html; charset=utf-8", Pieces: []mockserver.Piece{{Data: "<html>hi"}}}
 		}, Timeouts{}, ClassStream, "web page"},

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -293,11 +295,17 @@ func (s *stream) finish() {
 	}
 }
 
-// excerpt is the start of a server's text, for one line of an error.
+// title finds the name of a web page, such as a proxy sends in place of the server's answer.
+var title = regexp.MustCompile(`(?is)^(?:<!doctype html|<html)(?:.*?<title[^>]*>\s*(.*?)\s*</title>)?`)
+
+// excerpt is one line of what a server sent, for a message: of a web page its title alone.
 func excerpt(b []byte) string {
 	b = bytes.TrimSpace(b)
+	if m := title.FindSubmatch(b); m != nil {
+		b = bytes.TrimSpace(append([]byte("a web page "), m[1]...))
+	}
 	if len(b) > 300 {
 		b = append(bytes.ToValidUTF8(b[:300], nil), "…"...)
 	}
-	return string(bytes.ReplaceAll(b, []byte{'\n'}, []byte{' '}))
+	return strings.Join(strings.Fields(string(b)), " ")
 }

@@ -58,11 +58,19 @@ func (p *page) tokens(m *Metrics) {
 	}
 	p.cached(m)
 	for _, s := range slices.Sorted(maps.Keys(t.Sources)) {
-		p.row("Output tokens by "+sourceName(s)+":", fmt.Sprintf("%d requests", t.Sources[s]))
+		p.row("Output tokens by "+sourceName(s)+":", Count(t.Sources[s], "request"))
 	}
 	if t.Short > 0 {
 		p.row("Answers shorter than asked:", strconv.Itoa(t.Short))
 	}
+}
+
+// Count is a number with its noun, in the plural but for one.
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
 }
 
 // of is a sum, and over how many requests when not all count.
@@ -187,7 +195,7 @@ func (m *Metrics) Notes() []string {
 	add(m.Completed > 0 && m.TPOT.N == 0, "TPOT and ITL do not exist ("+m.TPOT.Reason+"); the 0.00 above is the reference's way to say so.")
 	add(m.Retokenized < 0, "no tokenizer was given, so nothing was retokenized.")
 	add(m.Tokens.Untimed > 0, fmt.Sprintf("%d answers had tokens but no text that could be timed; they are in no TTFT.", m.Tokens.Untimed))
-	add(m.Client.Resent > 0, fmt.Sprintf("%d requests met a connection that the server had just closed and went out again on a new one; their clock kept running.", m.Client.Resent))
+	add(m.Client.Resent > 0, fmt.Sprintf("%s met a connection that the server had just closed and went out again on a new one, the clock running on.", Count(m.Client.Resent, "request")))
 	add(m.Setup.Backend == "sglang", "the duration ends with the last answer; the reference also counts its call of /server_info.")
 	return notes
 }
@@ -206,7 +214,7 @@ func (m *Metrics) Warnings() []string {
 	}
 	add(m.Completed == 0, "all requests failed; the zeros above are no measurements.")
 	add(m.Partial, "the run was stopped; these are the requests that had ended.")
-	add(failed > 0 && m.Completed > 0 && !m.Partial, "%d of %d requests failed; they are in no latency and in no throughput.", failed, m.Attempts)
+	add(failed > 0 && m.Completed > 0 && !m.Partial, "%d of %s failed: in no latency and in no throughput.", failed, Count(m.Attempts, "request"))
 	add(failed+m.Completed != m.Attempts, "internal: %d successes and %d failures of %d attempts.", m.Completed, failed, m.Attempts)
 	lag50, lag99 := m.Client.Lag.P50.Or(0), m.Client.Lag.P99.Or(0)
 	add(lag50 > suspectLagP50 || lag99 > suspectLagP99, "client-limited: requests left %.1f ms (p50) and %.1f ms (p99) late; the latencies above hide this delay.", lag50, lag99)
