@@ -171,6 +171,7 @@ func parseBench(args []string, stdout, stderr io.Writer) (c *benchCmd, code int,
 		kong.Description("Benchmark any SGLang-, vLLM- or OpenAI-compatible server, with the flags of sglang.bench_serving."),
 		kong.Writers(stdout, stderr), kong.Exit(func(n int) { code = n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
+		kong.ValueFormatter(withChoices),
 		kong.ExplicitGroups([]kong.Group{{Key: "server", Title: "Server"}, {Key: "workload", Title: "Workload"}, {Key: "load", Title: "Load"},
 			{Key: "request", Title: "Requests"}, {Key: "limits", Title: "Time limits (negative: none)"}, {Key: "report", Title: "Report"}}))
 	if err != nil {

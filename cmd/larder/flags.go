@@ -2,6 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"larder/internal/kv/cache"
 )
@@ -82,4 +86,14 @@ func (f *engineFlags) writePolicy() cache.WritePolicy {
 		return cache.WriteBack
 	}
 	panic(fmt.Sprintf("write policy %q passed the parser", f.HicacheWrite))
+}
+
+// withChoices is a flag's help that also names its values where the text does not.
+func withChoices(v *kong.Value) string {
+	help := kong.DefaultHelpValueFormatter(v)
+	choices := slices.DeleteFunc(v.EnumSlice(), func(s string) bool { return s == "" })
+	if !slices.ContainsFunc(choices, func(s string) bool { return !strings.Contains(help, s) }) {
+		return help
+	}
+	return help + " One of " + strings.Join(choices, ", ") + "."
 }

@@ -76,6 +76,7 @@ func run(args []string, s *streams) int {
 		kong.Writers(s.out, s.err),
 		kong.Exit(func(c int) { code = c }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
+		kong.ValueFormatter(withChoices),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
