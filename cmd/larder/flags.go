@@ -31,6 +31,7 @@ type engineFlags struct {
 	ChunkedPrefill int     `name:"chunked-prefill-size" help:"Most tokens of one forward pass (0: 2048 on a CPU, 16384 on a GPU)."`
 
 	SchedulePolicy  string  `name:"schedule-policy" enum:"fcfs,lpm" default:"fcfs" help:"Order of waiting requests: first come, or longest cached prefix (with aging)."`
+	DisableOverlap  bool    `name:"disable-overlap-schedule" help:"Prepare no step while the one before is computed."`
 	DisableRadix    bool    `name:"disable-radix-cache" help:"Reuse no prefix."`
 	Hierarchical    bool    `name:"enable-hierarchical-cache" help:"Keep a second KV tier in host memory."`
 	HicacheRatio    float64 `name:"hicache-ratio" default:"2" help:"Host tier's size as a multiple of the device tier's."`

@@ -170,7 +170,7 @@ func (c *serveCmd) args() map[string]any {
 		"model_path": c.ModelPath, "load_format": c.LoadFormat, "num_layers": c.NumLayers, "device": c.Device, "dtype": c.DType,
 		"host": c.Host, "port": c.Port, "served_model_name": c.name(), "context_length": c.ContextLength, "page_size": c.PageSize,
 		"max_total_tokens": c.MaxTotalTokens, "max_running_requests": c.MaxRunning, "max_queued_requests": c.MaxQueued,
-		"chunked_prefill_size": c.ChunkedPrefill, "schedule_policy": c.SchedulePolicy, "disable_radix_cache": c.DisableRadix,
+		"chunked_prefill_size": c.ChunkedPrefill, "schedule_policy": c.SchedulePolicy, "disable_radix_cache": c.DisableRadix, "disable_overlap_schedule": c.DisableOverlap,
 		"enable_hierarchical_cache": c.Hierarchical, "hicache_ratio": c.HicacheRatio, "hicache_size": c.HicacheSize,
 		"hicache_write_policy": c.HicacheWrite, "radix_eviction_policy": c.Eviction, "enable_metrics": c.EnableMetrics,
 	}
@@ -193,7 +193,7 @@ func metricsEars(m *server.Metrics, blockTokens int) ears {
 		case i.DecodeTokens == 0:
 			mode = "prefill"
 		}
-		m.ObserveStep(mode, i.Plan+i.Compute+i.Settle)
+		m.ObserveStep(mode, i.Took)
 	}
 	copies := func(c xfer.CopyRecord) {
 		switch {

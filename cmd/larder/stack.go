@@ -194,6 +194,7 @@ func (s *stack) start(f *engineFlags, w *model.Weights, hear ears, log io.Writer
 	cfg := engine.Config{
 		Runner: m, Vocab: s.config.VocabSize, ContextLen: s.context, EOS: s.config.EOSTokenIDs,
 		Cache: s.cache, MaxRunning: f.MaxRunning, MaxQueued: f.MaxQueued, StepTokens: rows,
+		Overlap:    !f.DisableOverlap,
 		CheckSteps: f.CheckInvariants, Listener: hear.engine,
 	}
 	if f.SchedulePolicy == "lpm" {

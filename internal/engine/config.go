@@ -10,8 +10,9 @@ import (
 	"larder/internal/sched"
 )
 
-// Runner computes. Launch queues a pass, and Wait returns one token per sequence with a Draw, in order; the slice is
-// valid until the next Launch. An error of either is final: the device is not asked again.
+// Runner computes. Launch queues a pass, with Config.Overlap one more than is under way; Wait waits for the oldest and
+// returns one token per sequence with a Draw, in order; the slice is valid until the next call. The batch does not change
+// until then. An error of either is final: the device is not asked again.
 type Runner interface {
 	Launch(*device.Batch) error
 	Wait() ([]int32, error)
@@ -41,6 +42,7 @@ type Config struct {
 	StepTokens    int // most rows of one pass
 	MinLoadTokens int // shorter hits on the host are computed instead of loaded
 	Policy        sched.Policy
+	Overlap       bool // prepare and launch a step while the one before is computed
 
 	CheckSteps bool // check the invariants after every step; for tests and debugging
 	Listener   Listener
@@ -69,6 +71,7 @@ func (c *Config) sched() sched.Config {
 		MaxQueued:     c.MaxQueued,
 		StepTokens:    c.StepTokens,
 		MinLoadTokens: c.MinLoadTokens,
+		Overlap:       c.Overlap,
 		NoHold:        c.Cache.NoPrefix,
 		Policy:        c.Policy,
 		Layout:        c.Cache.Layout,

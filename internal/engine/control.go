@@ -10,7 +10,7 @@ import (
 	"larder/internal/kv/cache"
 )
 
-// ask has the loop try something between two steps until it is done.
+// ask has the loop try something between its turns until it is done. Steps may be under way: what they read is leased.
 func (e *Engine) ask(ctx context.Context, try func() (done bool, err error)) error {
 	o := &order{ctx: ctx, try: try, reply: make(chan error, 1)}
 	if err := e.inbox.order(o); err != nil {
@@ -52,9 +52,10 @@ func (e *Engine) hangUp() {
 	}
 }
 
-// abort ends everything now.
+// abort ends everything once the steps under way are over.
 func (e *Engine) abort() (bool, error) {
 	e.aborting, e.cut = true, len(e.live)
+	e.drain()
 	e.sched.Fail(fmt.Errorf("%w: request aborted", infer.ErrClosed), time.Now())
 	e.deliver()
 	return true, nil
@@ -67,6 +68,9 @@ func (e *Engine) Place(ctx context.Context, salt string, tokens []int32, to infe
 		return err
 	}
 	return e.ask(ctx, func() (bool, error) {
+		if e.sched.Leaving() > 0 {
+			return false, nil // they hold what their askers may want placed
+		}
 		err := e.cache.Place(salt, tokens, want)
 		e.sched.Moved()
 		waits := errors.Is(err, cache.ErrMoving) || errors.Is(err, cache.ErrNoRoom) && e.cache.Pending() > 0
@@ -115,14 +119,15 @@ func (e *Engine) Residency(ctx context.Context, salt string, tokens []int32) (in
 	return r, nil
 }
 
-// Flush implements infer.Control. Moves under way are waited for in any case: they end by themselves.
+// Flush implements infer.Control. Moves, and steps of requests that have ended, are waited for in any case: they end by
+// themselves.
 func (e *Engine) Flush(ctx context.Context) error {
 	_, patient := ctx.Deadline()
 	return e.ask(ctx, func() (bool, error) {
-		if !e.sched.Idle() {
+		if len(e.live) > 0 {
 			return !patient, fmt.Errorf("%w: %d requests live", infer.ErrInUse, len(e.live))
 		}
-		if e.cache.Pending() > 0 {
+		if e.sched.Under() > 0 || e.cache.Pending() > 0 {
 			return false, nil
 		}
 		err := e.cache.Flush()

@@ -12,8 +12,10 @@ import (
 	"larder/internal/kv"
 )
 
-func TestPlacement(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestPlacement(t *testing.T) { bothSchedules(t, testPlacement) }
+
+func testPlacement(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	ctx := context.Background()
 	q := newRequest("a", tokens(1, 42), 1)
 	if err := r.Place(ctx, "", q.Tokens, infer.OnlyHost); !errors.Is(err, infer.ErrNotCached) {
@@ -47,9 +49,11 @@ func TestPlacement(t *testing.T) {
 	r.closed(t)
 }
 
-func TestFlush(t *testing.T) {
+func TestFlush(t *testing.T) { bothSchedules(t, testFlush) }
+
+func testFlush(t *testing.T, s setup) {
 	gate := make(chan struct{})
-	r := newRig(t, plain(), func(_ *Config, r *rig) {
+	r := newRig(t, s, func(_ *Config, r *rig) {
 		r.runner.onLaunch = func(step int) {
 			if step == 3 {
 				<-gate
@@ -88,14 +92,56 @@ func TestFlush(t *testing.T) {
 	r.closed(t)
 }
 
+// TestOrdersAtOnce: who has got the last token may place or flush what it used, though a step that was launched with it
+// is still under way.
+func TestOrdersAtOnce(t *testing.T) {
+	s := plain()
+	s.overlap = true
+	q := newRequest("a", tokens(5, 30), 60)
+	said, _ := answer(q, testEOS)
+	q.StopIDs = []int32{said[7]}
+	for name, order := range map[string]func(*rig) error{
+		"place": func(r *rig) error { return r.Place(context.Background(), "", q.Tokens, infer.OnlyHost) },
+		"flush": func(r *rig) error { return r.Flush(context.Background()) },
+	} {
+		done := make(chan error)
+		under := 0
+		var ordering *rig
+		r := newRig(t, s, func(c *Config, r *rig) {
+			heard := c.Listener.RequestDone
+			c.Listener.RequestDone = func(i RequestInfo) {
+				heard(i)
+				under = ordering.sched.Leaving()
+				go func() { done <- order(ordering) }()
+				for len(ordering.queuedOrders()) == 0 {
+					yieldProcessor()
+				}
+			}
+			ordering = r
+		})
+		if err := r.generate(q).right(q); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		r.closed(t)
+		if under != 1 {
+			t.Errorf("%s: %d requests were leaving, want 1", name, under)
+		}
+	}
+}
+
 func (e *Engine) queuedOrders() []*order {
 	e.inbox.mu.Lock()
 	defer e.inbox.mu.Unlock()
 	return e.inbox.next.orders
 }
 
-func TestStatsAddUp(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestStatsAddUp(t *testing.T) { bothSchedules(t, testStatsAddUp) }
+
+func testStatsAddUp(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	var prompt, made uint64
 	for i := range 4 {
 		q := newRequest(fmt.Sprint(i), tokens(i/2, 33), 4)

@@ -2,8 +2,8 @@
 // its OS thread, owns them all, and everybody else sends it messages. It makes tokens out of tokens; it refuses to know
 // about text, JSON and HTTP, and takes no decision of its own.
 //
-// Start at Engine; loop.go is the life of a step, and holds invariant 4: a block is published only after the device
-// said that it is written.
+// Start at Engine; loop.go and pass.go are the life of a step, and hold invariant 4: a block is published only after
+// the device said that it is written.
 package engine
 
 import (
@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"time"
 
-	"larder/internal/device"
 	"larder/internal/infer"
 	"larder/internal/kv"
 	"larder/internal/kv/cache"
@@ -30,8 +29,11 @@ type Engine struct {
 	cache    *cache.Cache
 	sched    *sched.Scheduler
 	live     map[*sched.Seq]*request
-	batch    device.Batch
-	orders   []*order // being tried
+	passes   [2]pass // steps on their way: the n-th launched is in place n % 2
+	launched uint64
+	settled  uint64
+	computed time.Time // when the last step settled was done
+	orders   []*order  // being tried
 	spare    incoming
 	moved    func(kv.Move, error) // e.moveDone, bound once
 	moves    MovesInfo

@@ -19,8 +19,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestOneRequest(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestOneRequest(t *testing.T) { bothSchedules(t, testOneRequest) }
+
+func testOneRequest(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	q := newRequest("a", tokens(1, 30), 10)
 	if err := r.generate(q).right(q); err != nil {
 		t.Error(err)
@@ -38,8 +40,10 @@ func TestOneRequest(t *testing.T) {
 	}
 }
 
-func TestNextTurnReusesTheReply(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestNextTurnReusesTheReply(t *testing.T) { bothSchedules(t, testNextTurnReusesTheReply) }
+
+func testNextTurnReusesTheReply(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	q := newRequest("a", tokens(1, 20), 13)
 	c := r.generate(q)
 	next := newRequest("b", append(append([]int32{}, q.Tokens...), c.tokens...), 3)
@@ -53,8 +57,10 @@ func TestNextTurnReusesTheReply(t *testing.T) {
 	r.closed(t)
 }
 
-func TestStops(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestStops(t *testing.T) { bothSchedules(t, testStops) }
+
+func testStops(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	q := newRequest("a", tokens(5, 9), 60)
 	said, _ := answer(q, testEOS)
 	q.StopIDs = []int32{said[7]}
@@ -96,8 +102,9 @@ func TestBadRequests(t *testing.T) {
 	r.closed(t)
 }
 
-func TestQueueFull(t *testing.T) {
-	s := plain()
+func TestQueueFull(t *testing.T) { bothSchedules(t, testQueueFull) }
+
+func testQueueFull(t *testing.T, s setup) {
 	s.running, s.stepTokens = 1, 16
 	gate := make(chan struct{})
 	r := newRig(t, s, func(c *Config, r *rig) {
@@ -133,11 +140,13 @@ func TestQueueFull(t *testing.T) {
 	r.closed(t)
 }
 
-func TestCancelAndFailingReader(t *testing.T) {
+func TestCancelAndFailingReader(t *testing.T) { bothSchedules(t, testCancelAndFailingReader) }
+
+func testCancelAndFailingReader(t *testing.T, s setup) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var first atomic.Bool // the request that is cancelled runs
 	first.Store(true)
-	r := newRig(t, plain(), func(_ *Config, r *rig) {
+	r := newRig(t, s, func(_ *Config, r *rig) {
 		r.runner.onLaunch = func(step int) {
 			for step >= 8 && first.Load() && !r.inbox.full.Load() { // until the cancellation is there
 				yieldProcessor()
@@ -169,8 +178,10 @@ func TestCancelAndFailingReader(t *testing.T) {
 	r.closed(t)
 }
 
-func TestCancelWhileLoading(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestCancelWhileLoading(t *testing.T) { bothSchedules(t, testCancelWhileLoading) }
+
+func testCancelWhileLoading(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	q := newRequest("a", tokens(1, 60), 2)
 	r.generate(q)
 	if err := r.Place(context.Background(), "", q.Tokens, infer.OnlyHost); err != nil {
@@ -211,10 +222,11 @@ func (r *rig) onLoop(t testing.TB, f func()) {
 	}
 }
 
-func TestCancelStorm(t *testing.T) {
+func TestCancelStorm(t *testing.T) { bothSchedules(t, testCancelStorm) }
+
+func testCancelStorm(t *testing.T, s setup) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	s := plain()
 	s.deviceBlocks, s.slowMoves, s.moveFailures, s.write = 52, true, 0.1, cache.WriteBack
 	r := newRig(t, s, nil)
 	requests := stream(rand.New(rand.NewPCG(seed, 1)), 60)
@@ -244,9 +256,11 @@ func TestCancelStorm(t *testing.T) {
 	r.closed(t)
 }
 
-func TestDeviceFailure(t *testing.T) {
+func TestDeviceFailure(t *testing.T) { bothSchedules(t, testDeviceFailure) }
+
+func testDeviceFailure(t *testing.T, s setup) {
 	broken := errors.New("it burns")
-	r := newRig(t, plain(), func(c *Config, r *rig) {
+	r := newRig(t, s, func(c *Config, r *rig) {
 		r.runner.fail = func(step int) error {
 			if step == 5 {
 				return broken
@@ -277,8 +291,10 @@ func TestDeviceFailure(t *testing.T) {
 	r.closed(t)
 }
 
-func TestNaNLogitsEndOneRequest(t *testing.T) {
-	r := newRig(t, plain(), func(c *Config, r *rig) { c.Runner = &nanRunner{fakeRunner: r.runner} })
+func TestNaNLogitsEndOneRequest(t *testing.T) { bothSchedules(t, testNaNLogitsEndOneRequest) }
+
+func testNaNLogitsEndOneRequest(t *testing.T, s setup) {
+	r := newRig(t, s, func(c *Config, r *rig) { c.Runner = &nanRunner{fakeRunner: r.runner} })
 	if c := r.generate(newRequest("bad", []int32{66, 66, 66}, 5)); !errors.Is(c.err, infer.ErrDevice) || c.finish != infer.FinishAbort {
 		t.Errorf("NaN logits: %v, finish %d", c.err, c.finish)
 	}
@@ -293,16 +309,20 @@ func TestNaNLogitsEndOneRequest(t *testing.T) {
 type nanRunner struct{ *fakeRunner }
 
 func (r *nanRunner) Wait() ([]int32, error) {
+	ids := r.queue[0].IDs
+	bad := len(ids) > 1 && ids[0] == 66 && ids[1] == 66
 	tokens, err := r.fakeRunner.Wait()
-	if ids := r.batch.IDs; len(ids) > 1 && ids[0] == 66 && ids[1] == 66 {
+	if bad {
 		tokens[0] = -1
 	}
 	return tokens, err
 }
 
-func TestCloseDrains(t *testing.T) {
+func TestCloseDrains(t *testing.T) { bothSchedules(t, testCloseDrains) }
+
+func testCloseDrains(t *testing.T, s setup) {
 	gate := make(chan struct{})
-	r := newRig(t, plain(), func(c *Config, r *rig) { r.runner.onLaunch = func(int) { <-gate } })
+	r := newRig(t, s, func(c *Config, r *rig) { r.runner.onLaunch = func(int) { <-gate } })
 	done := make(chan error)
 	q := newRequest("a", tokens(1, 30), 20)
 	go func() { done <- r.generate(q).right(q) }()
@@ -328,8 +348,10 @@ func TestCloseDrains(t *testing.T) {
 	r.closed(t)
 }
 
-func TestCloseAborts(t *testing.T) {
-	r := newRig(t, plain(), nil)
+func TestCloseAborts(t *testing.T) { bothSchedules(t, testCloseAborts) }
+
+func testCloseAborts(t *testing.T, s setup) {
+	r := newRig(t, s, nil)
 	r.onLoop(t, func() { r.mover.stuck = true })
 	done := make(chan *collector)
 	started := make(chan struct{}, 1000)
@@ -352,6 +374,9 @@ func TestCloseAborts(t *testing.T) {
 	}
 	if c := <-done; c.err != nil && !errors.Is(c.err, infer.ErrClosed) || c.finals != 1 {
 		t.Errorf("aborted: %v, %d last events", c.err, c.finals)
+	}
+	if n := len(r.runner.queue); n > 0 {
+		t.Errorf("%d passes were left behind on the device", n)
 	}
 	if err := r.Flush(context.Background()); !errors.Is(err, infer.ErrClosed) {
 		t.Errorf("flush after close: %v", err)

@@ -75,37 +75,74 @@ func choose(seen uint64, d *sample.Draw) int32 {
 // fakeRunner is a model over fakeMemory.
 type fakeRunner struct {
 	memory   *fakeMemory
-	batch    *device.Batch
-	tokens   []int32
+	eager    bool // passes run in Launch, as soon as they can; else in Wait, as late as they can
+	depth    int  // most passes under way
+	queue    []*device.Batch
+	results  []fakeResult // of those of the queue that ran
+	before   []int32      // tokens of the pass that ran last
 	maxRows  int
 	maxSeqs  int
 	onLaunch func(step int) // called in Launch
 	fail     func(step int) error
-	steps    int
+	launched int
+	waited   int
+}
+
+type fakeResult struct {
+	tokens []int32
+	err    error
 }
 
 func (r *fakeRunner) Launch(b *device.Batch) error {
-	r.steps++
+	r.launched++
 	if r.onLaunch != nil {
-		r.onLaunch(r.steps)
+		r.onLaunch(r.launched)
 	}
-	if len(b.IDs) > r.maxRows || len(b.Seqs) > r.maxSeqs {
-		return fmt.Errorf("%d rows of %d sequences", len(b.IDs), len(b.Seqs))
+	if len(b.IDs) > r.maxRows || len(b.Seqs) > r.maxSeqs || len(r.queue) == r.depth {
+		return fmt.Errorf("%d rows of %d sequences, %d passes under way", len(b.IDs), len(b.Seqs), len(r.queue))
 	}
-	r.batch = b
+	r.queue = append(r.queue, b)
+	if r.eager {
+		r.run()
+	}
 	return nil
 }
 
 func (r *fakeRunner) Wait() ([]int32, error) {
+	r.waited++
+	if len(r.queue) == 0 {
+		return nil, errors.New("no pass is under way")
+	}
 	if r.fail != nil {
-		if err := r.fail(r.steps); err != nil {
+		if err := r.fail(r.waited); err != nil {
 			return nil, err
 		}
 	}
-	r.tokens = r.tokens[:0]
-	ids := r.batch.IDs
-	for i := range r.batch.Seqs {
-		s := &r.batch.Seqs[i]
+	if !r.eager {
+		r.run()
+	}
+	first := r.results[0]
+	r.queue, r.results = slices.Delete(r.queue, 0, 1), slices.Delete(r.results, 0, 1)
+	return first.tokens, first.err
+}
+
+// run computes the oldest pass that has not run.
+func (r *fakeRunner) run() {
+	b := r.queue[len(r.results)]
+	tokens, err := r.compute(b)
+	r.before = tokens
+	r.results = append(r.results, fakeResult{slices.Clone(tokens), err})
+	if r.eager { // nobody may need the batch any more
+		for i := range b.IDs {
+			b.IDs[i] = fakeVocab
+		}
+	}
+}
+
+func (r *fakeRunner) compute(b *device.Batch) (tokens []int32, err error) {
+	ids := b.IDs
+	for i := range b.Seqs {
+		s := &b.Seqs[i]
 		if len(s.Blocks) != (s.Context+s.Tokens+r.memory.blockTokens-1)/r.memory.blockTokens {
 			return nil, fmt.Errorf("%d blocks for %d+%d tokens", len(s.Blocks), s.Context, s.Tokens)
 		}
@@ -114,19 +151,22 @@ func (r *fakeRunner) Wait() ([]int32, error) {
 			seen = attend(seen, r.memory.slot(s.Blocks, pos).number())
 		}
 		for n, id := range ids[:s.Tokens] {
+			if id < 0 {
+				id = max(r.before[-1-id], 0)
+			}
 			slot := r.memory.slot(s.Blocks, s.Context+n)
 			slot.set(write(seen, id))
 			seen = attend(seen, slot.number())
 		}
 		ids = ids[s.Tokens:]
 		if s.Draw != nil {
-			r.tokens = append(r.tokens, choose(seen, s.Draw))
+			tokens = append(tokens, choose(seen, s.Draw))
 		}
 	}
 	if len(ids) != 0 {
 		return nil, errors.New("rows left over")
 	}
-	return r.tokens, nil
+	return tokens, nil
 }
 
 // answer is what the fake model says to a request when nothing of a cache comes between.

@@ -25,10 +25,12 @@ func (p *pollCounter) Poll(done func(kv.Move, error)) int {
 
 // TestIdleDoesNothing: between requests the loop sleeps; it neither spins (then synctest.Wait would not return) nor
 // ticks.
-func TestIdleDoesNothing(t *testing.T) {
+func TestIdleDoesNothing(t *testing.T) { bothSchedules(t, testIdleDoesNothing) }
+
+func testIdleDoesNothing(t *testing.T, s setup) {
 	synctest.Test(t, func(t *testing.T) {
 		var counter *pollCounter
-		r := newRig(t, plain(), func(c *Config, r *rig) {
+		r := newRig(t, s, func(c *Config, r *rig) {
 			counter = &pollCounter{fakeMover: r.mover}
 			c.Mover = counter
 		})
@@ -50,10 +52,12 @@ func TestIdleDoesNothing(t *testing.T) {
 }
 
 // TestCloseWithHangingDevice: Close says so instead of hanging too, and Health shows it by its context's error.
-func TestCloseWithHangingDevice(t *testing.T) {
+func TestCloseWithHangingDevice(t *testing.T) { bothSchedules(t, testCloseWithHangingDevice) }
+
+func testCloseWithHangingDevice(t *testing.T, s setup) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		r := newRig(t, plain(), func(c *Config, r *rig) {
+		r := newRig(t, s, func(c *Config, r *rig) {
 			r.runner.fail = func(int) error { <-hang; return nil }
 		})
 		done := make(chan *collector)

@@ -9,7 +9,7 @@ import (
 	"larder/internal/infer"
 )
 
-// order asks the loop to do something between two steps: try is called until it says done.
+// order asks the loop to do something between its turns: try is called until it says done.
 type order struct {
 	ctx   context.Context
 	try   func() (done bool, err error)

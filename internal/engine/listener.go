@@ -7,8 +7,7 @@ import (
 	"larder/internal/kv"
 )
 
-// Listener hears what the engine does. Each func may be nil. They are called on the engine's own goroutine, between
-// steps: they must not block, call the engine, or keep what they are given.
+// Listener hears what the engine does. Each func may be nil. They are called on the engine's own goroutine: they must not block, call the engine, or keep what they are given.
 type Listener struct {
 	StepDone    func(StepInfo)
 	RequestDone func(RequestInfo)
@@ -18,8 +17,9 @@ type Listener struct {
 // StepInfo tells of one pass of the model.
 type StepInfo struct {
 	Began   time.Time
+	Took    time.Duration // from Began, or the result of the step before if that came later, to the end
 	Plan    time.Duration // deciding which rows to run
-	Compute time.Duration // from the launch to the result; the loop admits others meanwhile
+	Compute time.Duration // from the launch, or the result of the step before if that came later, to the result
 	Settle  time.Duration // publishing blocks and handing tokens out
 
 	Sequences     int

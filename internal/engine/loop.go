@@ -5,13 +5,13 @@ import (
 	"runtime"
 	"time"
 
-	"larder/internal/device"
 	"larder/internal/infer"
 	"larder/internal/kv"
 	"larder/internal/sched"
 )
 
-// loop is the engine's own goroutine. One turn is one step of the model, or one wait for news.
+// loop is the engine's own goroutine. One turn launches a step of the model, waits for the oldest one under way, or waits
+// for news. With Config.Overlap the device has its next step before it is done with one.
 func (e *Engine) loop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -25,18 +25,28 @@ func (e *Engine) loop() {
 			return
 		}
 		var step *sched.Step
-		if e.failure == nil {
+		if e.failure == nil && e.sched.Under() < e.depth() {
 			step = e.sched.Next(began)
 		}
 		ended := e.deliver()
 		e.submit()
 		switch {
 		case step != nil:
-			e.run(step, began)
+			e.launch(step, began)
+		case e.sched.Under() > 0:
+			e.settle()
 		case !ended: // an end may be what an order waits for
 			e.wait()
 		}
 	}
+}
+
+// depth is how many steps may be under way.
+func (e *Engine) depth() int {
+	if e.cfg.Overlap {
+		return len(e.passes)
+	}
+	return 1
 }
 
 // over says that the engine was closed and has nothing left to do.
@@ -56,7 +66,7 @@ func (e *Engine) wait() {
 	}
 }
 
-// listen takes what came in, and what moves are done. It may be called while a step is under way.
+// listen takes what came in, and what moves are done.
 func (e *Engine) listen(now time.Time) {
 	if e.inbox.full.Load() {
 		in := e.inbox.take(e.spare, false)
@@ -116,74 +126,6 @@ func (e *Engine) submit() {
 	if moves := e.cache.Moves(); len(moves) > 0 {
 		e.cfg.Mover.Submit(moves)
 	}
-}
-
-// run carries one step out.
-func (e *Engine) run(step *sched.Step, began time.Time) {
-	info := StepInfo{Began: began, Sequences: len(step.Rows), DecodeTokens: step.DecodeTokens, PrefillTokens: step.PrefillTokens}
-	e.fill(step)
-	launched := time.Now()
-	tokens, err := e.compute(launched)
-	computed := time.Now()
-	if err == nil {
-		err = e.sched.Done(tokens, computed)
-	}
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	e.deliver()
-	e.submit()
-	e.stats.Steps++
-	if e.cfg.CheckSteps {
-		if err := e.check(); err != nil {
-			e.fail(err)
-			return
-		}
-	}
-	if e.cfg.Listener.StepDone != nil {
-		info.Plan, info.Compute, info.Settle = launched.Sub(began), computed.Sub(launched), time.Since(computed)
-		info.Running, info.Loading, info.Waiting = e.sched.Counts()
-		e.cfg.Listener.StepDone(info)
-	}
-}
-
-// fill makes the step's batch. Its slices are kept from step to step.
-func (e *Engine) fill(step *sched.Step) {
-	b := &e.batch
-	b.IDs, b.Seqs = b.IDs[:0], b.Seqs[:0]
-	for i := range step.Rows {
-		r := &step.Rows[i]
-		end := r.Context + r.Tokens
-		b.IDs = append(b.IDs, r.Seq.Tokens()[r.Context:end]...)
-		seq := device.Seq{Blocks: r.Seq.Blocks(end, e.cfg.Cache.Layout.BlockTokens), Context: r.Context, Tokens: r.Tokens}
-		if r.Draw {
-			seq.Draw = r.Seq.Draw()
-		}
-		b.Seqs = append(b.Seqs, seq)
-	}
-}
-
-// compute runs the batch and returns its tokens. While it runs, requests come and go, and loads for those that are
-// admitted start; blocks of the batch stay where they are.
-func (e *Engine) compute(now time.Time) ([]int32, error) {
-	if err := e.cfg.Runner.Launch(&e.batch); err != nil {
-		return nil, err
-	}
-	e.listen(now)
-	e.sched.Admit(now)
-	e.deliver()
-	e.submit()
-	tokens, err := e.cfg.Runner.Wait()
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range tokens {
-		if int(t) >= e.cfg.Vocab {
-			return nil, fmt.Errorf("the device picked token %d of a vocabulary of %d", t, e.cfg.Vocab)
-		}
-	}
-	return tokens, nil
 }
 
 // deliver hands news to those who asked. It says whether a request has ended.

@@ -37,6 +37,10 @@ func variants(r *rand.Rand) []setup {
 	vary(func(s *setup) { s.deviceBlocks, s.write, s.slowMoves = 60, cache.WriteThroughSelective, true })
 	vary(func(s *setup) { s.deviceBlocks, s.hostBlocks, s.slowMoves, s.moveFailures = 52, 100, true, 0.3 })
 	vary(func(s *setup) { s.deviceBlocks, s.hostBlocks, s.realMover = 50, 100, true })
+	vary(func(s *setup) { s.overlap = true })
+	vary(func(s *setup) { s.overlap, s.eager, s.deviceBlocks, s.hostBlocks = true, true, 50, 0 })
+	vary(func(s *setup) { s.overlap, s.deviceBlocks, s.hostBlocks, s.slowMoves = true, 50, 100, true })
+	vary(func(s *setup) { s.overlap, s.deviceBlocks, s.hostBlocks, s.realMover = true, 50, 100, true })
 	vary(func(s *setup) { s.deviceBlocks, s.hostBlocks, s.write, s.realMover = 50, 30, cache.WriteBack, true })
 	for range 6 {
 		list = append(list, randomSetup(r))
@@ -57,6 +61,7 @@ func randomSetup(r *rand.Rand) setup {
 	s.minLoad = []int{0, 0, 16}[r.IntN(3)]
 	s.slowMoves = r.IntN(2) == 0
 	s.realMover = r.IntN(3) == 0
+	s.overlap, s.eager = r.IntN(2) == 0, r.IntN(2) == 0
 	s.moveFailures = []float64{0, 0, 0.1, 1}[r.IntN(4)]
 	return s
 }

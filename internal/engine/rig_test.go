@@ -29,15 +29,28 @@ type setup struct {
 	moveFailures                          float64
 	slowMoves                             bool
 	realMover                             bool // kv/xfer instead of the fake
+	overlap                               bool
+	eager                                 bool // the device runs a pass as soon, not as late, as it can
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("block %d, device %d, host %d, chunk %d, running %d, write %d, policy %d, noPrefix %t, minLoad %d, failing %.2f, slow %t, xfer %t",
-		s.blockTokens, s.deviceBlocks, s.hostBlocks, s.stepTokens, s.running, s.write, s.policy, s.noPrefix, s.minLoad, s.moveFailures, s.slowMoves, s.realMover)
+	return fmt.Sprintf("block %d, device %d, host %d, chunk %d, running %d, write %d, policy %d, noPrefix %t, minLoad %d, failing %.2f, slow %t, xfer %t, overlap %t, eager %t",
+		s.blockTokens, s.deviceBlocks, s.hostBlocks, s.stepTokens, s.running, s.write, s.policy, s.noPrefix, s.minLoad, s.moveFailures, s.slowMoves, s.realMover, s.overlap, s.eager)
 }
 
 func plain() setup {
 	return setup{blockTokens: 4, deviceBlocks: 64, hostBlocks: 64, stepTokens: 64, running: 8}
+}
+
+// bothSchedules runs a test with one step under way at a time, and with the next prepared meanwhile.
+func bothSchedules(t *testing.T, test func(*testing.T, setup)) {
+	for _, overlap := range []bool{false, true} {
+		t.Run(fmt.Sprint("overlap=", overlap), func(t *testing.T) {
+			s := plain()
+			s.overlap = overlap
+			test(t, s)
+		})
+	}
 }
 
 // rig is an engine over fakes, started.
@@ -57,7 +70,10 @@ type listened struct {
 
 func (s setup) config(seed uint64) (Config, *fakeRunner, *fakeMover, *listened) {
 	memory := newFakeMemory(s.blockTokens, s.deviceBlocks, s.hostBlocks)
-	runner := &fakeRunner{memory: memory, maxRows: s.stepTokens, maxSeqs: s.running}
+	runner := &fakeRunner{memory: memory, eager: s.eager, depth: 1, maxRows: s.stepTokens, maxSeqs: s.running}
+	if s.overlap {
+		runner.depth = 2
+	}
 	mover := newFakeMover(memory, seed)
 	mover.failed, mover.slow = s.moveFailures, s.slowMoves
 	log := &listened{}
@@ -68,7 +84,7 @@ func (s setup) config(seed uint64) (Config, *fakeRunner, *fakeMover, *listened) 
 			Fingerprint:  "fake",
 			DeviceBlocks: s.deviceBlocks, HostBlocks: s.hostBlocks, Write: s.write, NoPrefix: s.noPrefix,
 		},
-		MaxRunning: s.running, MaxQueued: 1000, StepTokens: s.stepTokens, MinLoadTokens: s.minLoad, Policy: s.policy,
+		MaxRunning: s.running, MaxQueued: 1000, StepTokens: s.stepTokens, MinLoadTokens: s.minLoad, Policy: s.policy, Overlap: s.overlap,
 		CheckSteps: true,
 		Listener: Listener{
 			RequestDone: func(i RequestInfo) { log.requests = append(log.requests, i) },

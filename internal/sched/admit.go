@@ -142,6 +142,9 @@ func (s *Scheduler) loadable(hit cache.Hit) int {
 func (s *Scheduler) growth(q *Seq) int {
 	n := s.blocks(int(s.caution * float64(q.left())))
 	for _, r := range s.running {
+		if r.ended {
+			continue
+		}
 		n += s.blocks(int(s.caution * float64(r.left())))
 	}
 	return n

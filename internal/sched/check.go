@@ -8,7 +8,7 @@ import (
 
 // Check names the first invariant that does not hold: the lists are in order and disjoint; who runs has blocks for
 // what it computed; no block that a sequence still writes is another's; and the tokens counted as cached and computed
-// are those of the prompt that are done, all of it once tokens were made.
+// are those of the prompt that are done, all of it once tokens were made. Steps may be under way.
 func (s *Scheduler) Check() error {
 	for i, q := range s.waiting {
 		if q.lease != nil || q.ended || i > 0 && s.waiting[i-1].arrival >= q.arrival {
@@ -16,13 +16,23 @@ func (s *Scheduler) Check() error {
 		}
 	}
 	owner := map[kv.BlockID]*Seq{} // of the blocks that are still written
+	leaving := 0
 	for i, q := range s.running {
-		if q.lease == nil || q.ended || i > 0 && s.running[i-1].arrival >= q.arrival {
+		if q.ended {
+			leaving++
+		}
+		if q.lease == nil || q.ended && q.flying == 0 || i > 0 && s.running[i-1].arrival >= q.arrival {
 			return fmt.Errorf("sched: running request %q has no blocks, has ended or is out of order", q.req.ID)
+		}
+		if q.flying > s.under || q.flying == 0 && q.ahead+q.drawing > 0 {
+			return fmt.Errorf("sched: request %q is part of %d steps of %d, %d tokens ahead, %d being picked", q.req.ID, q.flying, s.under, q.ahead, q.drawing)
 		}
 		if err := s.checkRunning(q, owner); err != nil {
 			return err
 		}
+	}
+	if leaving != s.leaving {
+		return fmt.Errorf("sched: %d requests have ended and hold blocks, %d are counted", leaving, s.leaving)
 	}
 	for _, q := range s.running {
 		for i, b := range q.lease.Blocks() {
@@ -36,8 +46,9 @@ func (s *Scheduler) Check() error {
 
 func (s *Scheduler) checkRunning(q *Seq, owner map[kv.BlockID]*Seq) error {
 	blocks := q.lease.Blocks()
-	if q.valid >= len(q.tokens) || q.valid > len(blocks)*s.cfg.Layout.BlockTokens {
-		return fmt.Errorf("sched: request %q has computed %d of %d tokens in %d blocks", q.req.ID, q.valid, len(q.tokens), len(blocks))
+	unknown := q.valid >= len(q.tokens) || q.reached() >= q.known()
+	if unknown && !q.ended || q.reached() > len(blocks)*s.cfg.Layout.BlockTokens {
+		return fmt.Errorf("sched: request %q has computed %d of %d tokens, %d more under way, in %d blocks", q.req.ID, q.valid, len(q.tokens), q.ahead, len(blocks))
 	}
 	if q.ready && q.valid != q.lease.Valid() {
 		return fmt.Errorf("sched: request %q has %d valid tokens, its lease %d", q.req.ID, q.valid, q.lease.Valid())

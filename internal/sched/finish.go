@@ -26,7 +26,7 @@ func (s *Scheduler) take(q *Seq, token int32, now time.Time) {
 	switch {
 	case slices.Contains(q.stops, token):
 		o.Finish, o.StopID = infer.FinishStop, token
-	case q.left() == 0:
+	case q.usage.CompletionTokens == q.req.MaxNew:
 		o.Finish = infer.FinishLength
 	}
 	if o.Finish != infer.NotFinished {
@@ -41,17 +41,27 @@ func (s *Scheduler) end(q *Seq, why infer.FinishReason, stop int32, err error, n
 	s.note(Output{Seq: q, Token: -1, Finish: why, StopID: stop, Err: err})
 }
 
-// leave takes q out of every list and its blocks back.
+// leave takes q out of every list and its blocks back; while q is part of a step under way, release does that later.
 func (s *Scheduler) leave(q *Seq, now time.Time) {
-	if q.lease != nil {
-		q.lease.Close()
-		q.lease = nil
-		s.running = remove(s.running, q)
-	} else {
-		s.waiting = remove(s.waiting, q)
-	}
 	q.ended = true
 	q.hold = hold{}
 	q.usage.Timing.Finished = now
+	if q.lease == nil {
+		s.waiting = remove(s.waiting, q)
+		s.stalled = false
+		return
+	}
+	s.leaving++
+	if q.flying == 0 {
+		s.release(q)
+	}
+}
+
+// release takes the blocks of a sequence that has ended: no step reads them any more.
+func (s *Scheduler) release(q *Seq) {
+	q.lease.Close()
+	q.lease = nil
+	s.running = remove(s.running, q)
+	s.leaving--
 	s.stalled = false
 }

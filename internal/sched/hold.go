@@ -17,7 +17,9 @@ type hold struct {
 	holders int
 }
 
-func (h *hold) holds() bool { return h.by != nil && h.by.lease != nil && h.by.valid < h.until }
+func (h *hold) holds() bool {
+	return h.by != nil && h.by.lease != nil && !h.by.ended && h.by.valid < h.until
+}
 
 // holdBack holds q back when a running sequence is about to publish more of its prefix than is cached.
 func (s *Scheduler) holdBack(q *Seq) bool {
@@ -38,7 +40,7 @@ func (s *Scheduler) holdBack(q *Seq) bool {
 func (s *Scheduler) willShare(q, r *Seq) int {
 	bt := s.cfg.Layout.BlockTokens
 	most := min(len(q.tokens)-1, len(r.tokens)) / bt * bt
-	if most < q.match+minShared || r.valid >= most || q.req.Salt != r.req.Salt {
+	if most < q.match+minShared || r.ended || r.valid >= most || q.req.Salt != r.req.Salt {
 		return 0
 	}
 	n := q.match + common(q.tokens[q.match:most], r.tokens[q.match:most])/bt*bt

@@ -16,11 +16,14 @@ import (
 	"pgregory.net/rapid"
 )
 
+const eos = 9999
+
 // random drives a scheduler and a cache with random events and keeps its own account of every sequence.
 type random struct {
 	s       *Scheduler
 	cache   *cache.Cache
 	moves   []kv.Move
+	under   []*Step // under way
 	live    []*Seq
 	ended   map[*Seq]int
 	added   int
@@ -46,6 +49,7 @@ func newRandom(t *rapid.T) *random {
 	s, err := New(Config{
 		MaxRunning: running, MaxQueued: 6, StepTokens: running + rapid.IntRange(0, 40).Draw(t, "chunk"),
 		MinLoadTokens: rapid.SampledFrom([]int{0, 0, 8}).Draw(t, "minload"),
+		Overlap:       rapid.Bool().Draw(t, "overlap"),
 		Policy:        Policy(rapid.IntRange(0, 1).Draw(t, "policy")), Layout: layout, DeviceBlocks: blocks,
 	}, c)
 	if err != nil {
@@ -69,7 +73,7 @@ func (r *random) add(t *rapid.T) {
 	if rapid.Bool().Draw(t, "own tail") {
 		q.Tokens[n-1] = int32(1000 + r.added)
 	}
-	seq := NewSeq(q, []int32{9999}, r.now())
+	seq := NewSeq(q, []int32{eos}, r.now())
 	err := r.s.Add(seq)
 	tooLong := n+q.MaxNew-1 > r.pool
 	if tooLong != errors.Is(err, infer.ErrTooLong) && !errors.Is(err, infer.ErrQueueFull) {
@@ -106,14 +110,29 @@ func (r *random) moveOne(i int, fails bool) {
 	r.s.Moved()
 }
 
+// step plans a step if one may be, lets things happen meanwhile, and ends the oldest if it must or by chance.
 func (r *random) step(t *rapid.T) {
+	must := r.s.Under() == r.s.depth()
+	if !must {
+		must = !r.plan(t)
+	}
+	if r.s.Under() == 0 || !r.meanwhile(t) {
+		return
+	}
+	if must || r.s.Under() == r.s.depth() || rapid.Bool().Draw(t, "done") {
+		r.done(t)
+	}
+}
+
+// plan asks for a step, and says whether there is one.
+func (r *random) plan(t *rapid.T) bool {
 	step := r.s.Next(r.now())
 	r.take(t)
 	if step == nil {
-		if len(r.live) > 0 && r.cache.Pending() == 0 {
+		if len(r.live) > 0 && r.cache.Pending() == 0 && r.s.Under() == 0 {
 			t.Fatalf("nothing to compute and no move under way, but %d requests live", len(r.live))
 		}
-		return
+		return false
 	}
 	rows := 0
 	for _, row := range step.Rows {
@@ -121,10 +140,37 @@ func (r *random) step(t *rapid.T) {
 		if n := len(row.Seq.lease.Blocks()); n < r.s.blocks(row.Context+row.Tokens) {
 			t.Fatalf("%d blocks for %d tokens", n, row.Context+row.Tokens)
 		}
+		if row.Seq.ended || row.Made >= row.Seq.req.MaxNew {
+			t.Fatalf("%+v is computed after its end", row)
+		}
+		r.comesFrom(t, row)
 	}
 	if rows > r.s.cfg.StepTokens || rows != step.DecodeTokens+step.PrefillTokens || len(step.Rows) > r.s.cfg.MaxRunning {
 		t.Fatalf("a step of %d rows, %+v", rows, step)
 	}
+	r.under = append(r.under, step)
+	return true
+}
+
+// comesFrom checks that a row continues what is known, and takes a token that is not from the step before.
+func (r *random) comesFrom(t *rapid.T, row Row) {
+	if row.From < 0 {
+		if row.Context+row.Tokens > len(row.Seq.tokens) {
+			t.Fatalf("%+v: %d tokens are known", row, len(row.Seq.tokens))
+		}
+		return
+	}
+	if len(r.under) == 0 {
+		t.Fatalf("%+v takes a token from a step that is not under way", row)
+	}
+	draws := slices.DeleteFunc(slices.Clone(r.under[len(r.under)-1].Rows), func(r Row) bool { return !r.Draw })
+	if row.From >= len(draws) || draws[row.From].Seq != row.Seq || row.Tokens != 1 || row.Context != len(row.Seq.tokens) {
+		t.Fatalf("%+v takes its token from %+v", row, draws)
+	}
+}
+
+// meanwhile is what may happen while steps are under way; false when none is any more.
+func (r *random) meanwhile(t *rapid.T) bool {
 	switch rapid.IntRange(0, 9).Draw(t, "meanwhile") {
 	case 0:
 		r.cancel(t)
@@ -137,12 +183,22 @@ func (r *random) step(t *rapid.T) {
 	case 4:
 		if rapid.IntRange(0, 9).Draw(t, "device") == 0 {
 			r.s.Fail(errors.New("device gone"), r.now())
-			return
+			r.under = nil
+			return false
 		}
 	}
+	return true
+}
+
+func (r *random) done(t *rapid.T) {
+	step := r.under[0]
+	r.under = r.under[1:]
 	tokens := make([]int32, step.DrawnSequences)
 	for i := range tokens {
 		tokens[i] = int32(rapid.IntRange(200, 220).Draw(t, "token"))
+		if tokens[i] == 220 {
+			tokens[i] = eos
+		}
 	}
 	if err := r.s.Done(tokens, r.now()); err != nil {
 		t.Fatal(err)
@@ -205,7 +261,7 @@ func TestRandom(t *testing.T) {
 
 // drain lets everything end, within a bound that a scheduler that starves somebody would break.
 func (r *random) drain(t *rapid.T) {
-	for turns := 0; len(r.live) > 0 || r.cache.Pending() > 0; turns++ {
+	for turns := 0; len(r.live) > 0 || r.cache.Pending() > 0 || r.s.Under() > 0; turns++ {
 		if turns > 5000 {
 			t.Fatalf("%d requests still live after %d turns", len(r.live), turns)
 		}

@@ -5,6 +5,9 @@
 // Start at Scheduler. A sequence (Seq) waits, is admitted when the blocks of its whole prompt are its own, perhaps
 // waits for loads from a slower tier, is computed chunk by chunk, then token by token, and ends; under pressure the
 // youngest goes back to the queue and its tokens so far become its prompt.
+//
+// With Config.Overlap a step may be planned while the one before is under way: as if each sequence went on, with the
+// token that is just being picked still unknown. What ends meanwhile keeps its blocks until no step reads them.
 package sched
 
 import (
@@ -42,6 +45,7 @@ type Config struct {
 	MaxQueued     int  // most requests that wait, besides those for which a place to run is free
 	StepTokens    int  // most rows (tokens) of one step; at least MaxRunning, so that prefill always finds a row left
 	MinLoadTokens int  // a shorter hit on a slower tier is computed instead of loaded; 0: always load
+	Overlap       bool // plan a step while the one before is under way
 	NoHold        bool // do not hold a request back while another is just computing the prefix that they share
 	Policy        Policy
 	Layout        kv.Layout
@@ -75,9 +79,11 @@ type Scheduler struct {
 	cfg     Config
 	cache   *cache.Cache
 	waiting []*Seq // by arrival
-	running []*Seq // by arrival; each has a lease
-	step    Step
-	flying  bool // between Next and Done or Fail
+	running []*Seq // by arrival; each has a lease. Ended ones stay while a step that they are part of is under way
+	steps   [maxUnder]Step
+	oldest  int // of the steps under way
+	under   int // steps under way: between their Next and their Done, or Fail
+	leaving int // ended sequences that are still in running
 	outputs []Output
 	spare   []Output // what Outputs gave last, for reuse
 
@@ -129,25 +135,30 @@ func (s *Scheduler) Add(q *Seq) error {
 	return nil
 }
 
-// Cancel ends a sequence because of cause. Its blocks are free at once, or, when it is part of the step under way,
-// after that step. A sequence that has ended is left alone.
+// Cancel ends a sequence because of cause. Its blocks are free at once, or, when it is part of a step under way, after
+// that step. A sequence that has ended is left alone.
 func (s *Scheduler) Cancel(q *Seq, cause error, now time.Time) {
 	switch {
 	case q.ended:
-	case q.flying:
+	case q.flying > 0:
 		q.cancelled = cause
 	default:
 		s.end(q, infer.FinishAbort, -1, cause, now)
 	}
 }
 
-// Fail ends every sequence because of cause and forgets the step under way: the device will not finish it.
+// Fail ends every sequence because of cause and forgets the steps under way: the device will not finish them, or has.
 func (s *Scheduler) Fail(cause error, now time.Time) {
-	s.flying = false
+	s.under = 0
 	for _, list := range [][]*Seq{s.running, s.waiting} {
 		for i := len(list) - 1; i >= 0; i-- {
-			list[i].flying = false
-			s.end(list[i], infer.FinishAbort, -1, cause, now)
+			q := list[i]
+			q.flying = 0
+			if q.ended {
+				s.release(q)
+				continue
+			}
+			s.end(q, infer.FinishAbort, -1, cause, now)
 		}
 	}
 }
@@ -162,14 +173,20 @@ func (s *Scheduler) Counts() (running, loading, waiting int) {
 			loading++
 		}
 	}
-	return len(s.running) - loading, loading, len(s.waiting)
+	return len(s.running) - s.leaving - loading, loading, len(s.waiting)
 }
+
+// Under is how many steps are under way.
+func (s *Scheduler) Under() int { return s.under }
+
+// Leaving is how many sequences have ended and keep their blocks until a step under way is done.
+func (s *Scheduler) Leaving() int { return s.leaving }
 
 // Retracted is how often a sequence lost its blocks to others.
 func (s *Scheduler) Retracted() uint64 { return s.retracted }
 
-// Idle says that no sequence lives.
-func (s *Scheduler) Idle() bool { return len(s.running)+len(s.waiting) == 0 }
+// Idle says that no sequence lives and no step is under way.
+func (s *Scheduler) Idle() bool { return len(s.running)+len(s.waiting)+s.under == 0 }
 
 func (s *Scheduler) blocks(tokens int) int { return s.cfg.Layout.Blocks(tokens) }
 

@@ -96,10 +96,8 @@ func (w *world) command(words []string) string {
 		}
 		b.WriteString("\n")
 	}
-	if !w.s.flying {
-		if err := w.s.Check(); err != nil {
-			fmt.Fprintf(&b, "BROKEN %v\n", err)
-		}
+	if err := w.s.Check(); err != nil {
+		fmt.Fprintf(&b, "BROKEN %v\n", err)
 	}
 	if err := w.cache.Check(); err != nil {
 		fmt.Fprintf(&b, "BROKEN %v\n", err)
@@ -119,10 +117,10 @@ func finishName(o Output) string {
 
 // run is one command:
 //
-//	new key=value...        a scheduler: block device host running queued chunk policy write minload nohold
+//	new key=value...        a scheduler: block device host running queued chunk policy write minload nohold overlap
 //	add NAME PROMPT key=... a request; the prompt is ranges of ids as in 1-8,20; max min stop salt
 //	admit | next            ask for admissions, or for a step
-//	done [TOKEN...]         the step is done; without tokens all draw 100
+//	done [TOKEN...]         the oldest step is done; without tokens all draw 100
 //	moves                   take the moves ordered; land | lose: all taken moves are done | failed
 //	cancel NAME | fail      end one, or all
 //	state                   who runs and waits
@@ -137,11 +135,14 @@ func (w *world) run(b *strings.Builder, name string, args []string) {
 	case "next":
 		w.next(b)
 	case "done":
+		if w.s.Under() == 0 {
+			return
+		}
 		var tokens []int32
 		for _, a := range args {
 			tokens = append(tokens, int32(atoi(w.t, a)))
 		}
-		for len(args) == 0 && len(tokens) < w.s.step.DrawnSequences {
+		for len(args) == 0 && len(tokens) < w.s.steps[w.s.oldest].DrawnSequences {
 			tokens = append(tokens, 100)
 		}
 		if err := w.s.Done(tokens, w.now()); err != nil {
@@ -212,7 +213,7 @@ func (w *world) create(o map[string]string) {
 	}
 	cfg := Config{
 		MaxRunning: w.number(o, "running", 4), MaxQueued: w.number(o, "queued", 8), StepTokens: w.number(o, "chunk", 16),
-		MinLoadTokens: w.number(o, "minload", 0), NoHold: w.number(o, "nohold", 0) == 1, Layout: layout, DeviceBlocks: device,
+		MinLoadTokens: w.number(o, "minload", 0), NoHold: w.number(o, "nohold", 0) == 1, Overlap: w.number(o, "overlap", 0) == 1, Layout: layout, DeviceBlocks: device,
 	}
 	if p, ok := o["policy"]; ok {
 		if cfg.Policy, err = ParsePolicy(p); err != nil {
@@ -241,7 +242,7 @@ func (w *world) add(b *strings.Builder, name, prompt string, o map[string]string
 	if v, ok := o["stop"]; ok {
 		r.StopIDs = []int32{int32(atoi(w.t, v))}
 	}
-	q := NewSeq(r, []int32{9999}, w.now())
+	q := NewSeq(r, []int32{eos}, w.now())
 	if err := w.s.Add(q); err != nil {
 		fmt.Fprintf(b, "error %v\n", err)
 		return
@@ -250,7 +251,7 @@ func (w *world) add(b *strings.Builder, name, prompt string, o map[string]string
 }
 
 func (w *world) next(b *strings.Builder) {
-	if w.s.flying {
+	if w.s.Under() == w.s.depth() {
 		b.WriteString("a step is under way already\n")
 		return
 	}
@@ -261,9 +262,12 @@ func (w *world) next(b *strings.Builder) {
 	}
 	for _, r := range step.Rows {
 		fmt.Fprintf(b, "%s %d+%d", r.Seq.req.ID, r.Context, r.Tokens)
+		if r.From >= 0 {
+			fmt.Fprintf(b, " from draw %d", r.From)
+		}
 		if r.Draw {
 			b.WriteString(" draw")
-			if d := r.Seq.Draw(); len(d.Banned) > 0 {
+			if d := r.Pick(); len(d.Banned) > 0 {
 				fmt.Fprintf(b, " banned %v", d.Banned)
 			}
 		}
@@ -276,6 +280,9 @@ func (w *world) state(b *strings.Builder) {
 		note := ""
 		if !q.ready {
 			note = " loading"
+		}
+		if q.ended {
+			note = " ended"
 		}
 		fmt.Fprintf(b, "runs %s %d/%d%s\n", q.req.ID, q.valid, len(q.tokens), note)
 	}

@@ -15,7 +15,6 @@ type Seq struct {
 	req    *infer.Request
 	tokens []int32 // the prompt, then what was made
 	stops  []int32 // ids that end it
-	draw   sample.Draw
 	usage  infer.Usage
 
 	arrival   uint64
@@ -23,9 +22,12 @@ type Seq struct {
 	ready     bool         // its loads have landed, so valid counts
 	valid     int          // leading tokens whose KV is on the device
 	covered   int          // leading prompt tokens that usage counts already, cached or computed
-	flying    bool         // part of the step under way
+	flying    int          // steps under way that it is part of
+	ahead     int          // tokens behind valid that those compute
+	drawing   int          // tokens that those pick
+	drawn     int          // its place among the draws of the last of those, when drawing
 	ended     bool
-	cancelled error // ends with the step under way because of this
+	cancelled error // ends with the next step done because of this
 	stalls    int   // steps that passed it by for want of a block
 
 	// While waiting.
@@ -50,7 +52,6 @@ func NewSeq(r *infer.Request, eos []int32, queued time.Time) *Seq {
 	if !r.IgnoreEOS {
 		q.stops = append(q.stops, eos...)
 	}
-	q.draw.Params = r.Sampling
 	q.usage.PromptTokens = len(r.Tokens)
 	q.usage.Timing.Queued = queued
 	return q
@@ -62,35 +63,44 @@ func (q *Seq) Request() *infer.Request { return q.req }
 // Usage is what the sequence cost so far.
 func (q *Seq) Usage() infer.Usage { return q.usage }
 
-// Tokens are the prompt and what was made so far; the caller may not change them.
+// Tokens are the prompt and what was made and is known so far; the caller may not change them.
 func (q *Seq) Tokens() []int32 { return q.tokens }
 
-// Blocks are the device blocks of the first n tokens, valid until the scheduler is called again.
+// Blocks are the device blocks of the first n tokens, valid until the scheduler is called again: a step keeps a copy.
 func (q *Seq) Blocks(n, blockTokens int) []kv.BlockID {
 	return q.lease.Blocks()[:(n+blockTokens-1)/blockTokens]
 }
 
-// Draw says how to pick the next token; it is valid until the step is done.
-func (q *Seq) Draw() *sample.Draw {
-	made := len(q.tokens) - len(q.req.Tokens)
-	q.draw.Position = made
-	q.draw.Banned = nil
+// pick says how to pick the token that has made others before it.
+func (q *Seq) pick(made int) sample.Draw {
+	d := sample.Draw{Params: q.req.Sampling, Position: made}
 	if made < q.req.MinNew {
-		q.draw.Banned = q.stops
+		d.Banned = q.stops
 	}
-	return &q.draw
+	return d
 }
 
-// remaining is how many tokens must go through the model before the next one can be picked; at least 1.
-func (q *Seq) remaining() int { return len(q.tokens) - q.valid }
+// known is how many tokens there are, with those that steps under way pick.
+func (q *Seq) known() int { return len(q.tokens) + q.drawing }
+
+// reached is how many leading tokens have their KV on the device once the steps under way are done.
+func (q *Seq) reached() int { return q.valid + q.ahead }
+
+// made is how many tokens were picked so far, or are being picked.
+func (q *Seq) made() int { return q.known() - len(q.req.Tokens) }
+
+// left is the most tokens that may still be picked.
+func (q *Seq) left() int { return q.req.MaxNew - q.made() }
+
+// remaining is how many tokens must go through the model before the next one can be picked; at least 1 while any is
+// left to pick.
+func (q *Seq) remaining() int { return q.known() - q.reached() }
+
+// goes says that q can be part of a next step, as far as is known.
+func (q *Seq) goes() bool { return q.ready && !q.ended && q.cancelled == nil && q.left() > 0 }
 
 // decoding says that just the token picked last is to be computed.
-func (q *Seq) decoding() bool {
-	return q.ready && q.remaining() == 1 && len(q.tokens) > len(q.req.Tokens)
-}
-
-// left is the most tokens that may still be made.
-func (q *Seq) left() int { return q.req.MaxNew - (len(q.tokens) - len(q.req.Tokens)) }
+func (q *Seq) decoding() bool { return q.remaining() == 1 && q.made() > 0 }
 
 // land takes over what the lease holds once its loads are done, and counts what of the prompt was cached. What an
 // earlier admission had counted stays as it was.

@@ -148,6 +148,9 @@ func (c *Cache) checkTier(t kv.Tier) (err error) {
 			for _, b := range l.blocks[l.named:] {
 				hold(b, pool.Leased)
 			}
+			for _, b := range l.old {
+				hold(b, pool.Leased)
+			}
 		}
 	}
 	for b, s := range want {

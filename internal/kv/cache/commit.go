@@ -9,8 +9,8 @@ import (
 
 // Commit says that KV of seq[:n] is written on the device, seq being the whole sequence so far, prompt and reply. Every
 // block that is full now becomes known, so that others hit it before this sequence ends, and goes to the host as the
-// write policy says. No pass over the lease's blocks may be under way: a block whose content is known already is given
-// back, and the known one taken instead.
+// write policy says. One more pass over the lease's blocks may be under way, behind the one that wrote these: so a block
+// whose content is known already, and whose place the known one takes, is given back by the next Commit, Retire or Close.
 func (l *Lease) Commit(seq []int32, n int) {
 	c := l.c
 	if l.closed || !l.Ready() || n < l.valid || n > len(seq) || c.cfg.Layout.Blocks(n) > len(l.blocks) {
@@ -18,6 +18,7 @@ func (l *Lease) Commit(seq []int32, n int) {
 			n, l.valid, len(seq), len(l.blocks), l.loads, l.closed))
 	}
 	l.valid = n
+	l.Retire()
 	if c.cfg.NoPrefix {
 		return
 	}
@@ -103,7 +104,7 @@ func (l *Lease) publish(tokens []int32) (e *prefix.Entry, known bool) {
 	} else {
 		c.pin(e, kv.Device)
 		l.blocks[l.named] = e.At[kv.Device].Block
-		c.pools[kv.Device].Give(own)
+		l.old = append(l.old, own)
 	}
 	l.shared = append(l.shared, e)
 	l.named++

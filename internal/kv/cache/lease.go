@@ -15,6 +15,7 @@ type Lease struct {
 	named  int             // blocks that are shared; those from here on are its own
 	shared []*prefix.Entry // of the first named blocks
 	blocks []kv.BlockID
+	old    []kv.BlockID // its own that known ones took the place of; a pass that was queued before may read them
 	valid  int
 	loads  int       // outstanding
 	hit    []kv.Tier // of each block that was granted by Open: which tier had it
@@ -163,6 +164,15 @@ func (l *Lease) Extend(n int) error {
 	return nil
 }
 
+// Retire gives back the blocks whose place known ones took. No pass that was queued before the last Commit may be
+// under way.
+func (l *Lease) Retire() {
+	for _, b := range l.old {
+		l.c.pools[kv.Device].Give(b)
+	}
+	l.old = l.old[:0]
+}
+
 // Close gives everything back. What is published stays cached; loads that are under way go on, and what they bring is
 // cached. No pass over the lease's blocks may be under way. Closing again does nothing.
 func (l *Lease) Close() {
@@ -174,6 +184,7 @@ func (l *Lease) Close() {
 			l.c.index.Touch(e, false)
 		}
 	}
+	l.Retire()
 	l.truncate(0)
 	l.closed = true
 	delete(l.c.leases, l)

@@ -97,6 +97,7 @@ func (m *machine) compute(t *rapid.T) {
 		if after := m.c.Stats(); m.cfg.Write != WriteBack && after[kv.Device].EvictedBlocks != before[kv.Device].EvictedBlocks {
 			t.Fatal("no room, but blocks were evicted")
 		}
+		m.retire(r) // or it might wait for what it holds itself
 		m.mustHope(t, r, n)
 		return
 	}
@@ -104,6 +105,9 @@ func (m *machine) compute(t *rapid.T) {
 		t.Fatalf("%d blocks were evicted for %d, of which %d were free", got, need, before[kv.Device].Free)
 	}
 	m.write(r, n)
+	if rapid.Bool().Draw(t, "retire") {
+		m.retire(r)
+	}
 	if r.l.named < n/bt && !m.cfg.NoPrefix && len(m.c.loads) == 0 {
 		t.Fatalf("only %d of %d blocks are published, and no load stands in the way", r.l.named, n/bt)
 	}

@@ -124,6 +124,7 @@ func (s *script) command(name string, args []string) string {
 			return err.Error()
 		}
 		s.write(r, option(args, "n", len(r.tokens)))
+		s.retire(r)
 		return s.lease(args[0])
 	case "append":
 		r := s.names[args[0]]

@@ -26,6 +26,7 @@ type runner struct {
 	l      *Lease
 	salt   string
 	tokens []int32
+	seen   []kv.BlockID // full blocks as a pass that was queued before the last Commit sees them
 }
 
 func text(salt string, tokens []int32) string { return salt + fmt.Sprint(tokens) }
@@ -59,12 +60,20 @@ func (w *world) land(i int, err error) {
 	w.c.Done(m.ID, err)
 }
 
-// write computes r's KV up to n tokens and commits it. The lease must own the blocks.
+// write computes r's KV up to n tokens and commits it; a pass over the blocks of before may be under way until retire.
+// The lease must own the blocks.
 func (w *world) write(r *runner, n int) {
 	for i := r.l.Valid() / bt; i*bt < n; i++ {
 		w.tiers[kv.Device][r.l.Blocks()[i]] = text(r.salt, r.tokens[:min((i+1)*bt, n)])
 	}
+	r.seen = append([]kv.BlockID(nil), r.l.Blocks()[:n/bt]...)
 	r.l.Commit(r.tokens, n)
+}
+
+// retire says that no pass is under way.
+func (w *world) retire(r *runner) {
+	r.seen = nil
+	r.l.Retire()
 }
 
 // check proves every invariant, and that every block that is known, and all that a sequence has computed, holds what
@@ -94,6 +103,11 @@ func (w *world) read(r *runner) error {
 	h, valid := r.l.Hit(), r.l.Valid()
 	if !r.l.Ready() {
 		return nil
+	}
+	for i, b := range r.seen {
+		if got, want := w.tiers[kv.Device][b], text(r.salt, r.tokens[:(i+1)*bt]); got != want {
+			return fmt.Errorf("block %d of %s holds %s while a pass may read it", i, want, got)
+		}
 	}
 	if h.Device+h.Host > valid {
 		return fmt.Errorf("hit %+v, but %d tokens are valid", h, valid)
